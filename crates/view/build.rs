@@ -1,5 +1,5 @@
-//! Builds the page: `npm ci` from the lock file and esbuild, in the build's own folder. Without the
-//! feature `page` nothing here needs Node.
+//! Builds the page in the build's own folder, with `npm ci` from the lock file and with esbuild. Without the feature
+//! `page`, Node is not needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn build(web: &Path, out: &Path) -> Result<(), String> {
         ];
         run(Command::new("npm").args(options).current_dir(out))?;
     }
-    // uPlot's licence asks that its text go wherever the library goes.
+    // uPlot's licence requires that its text accompanies the library.
     let licence = out.join("node_modules/uplot/LICENSE");
     let licence =
         fs::read_to_string(&licence).map_err(|error| format!("{}: {error}", licence.display()))?;
@@ -77,7 +77,7 @@ fn build(web: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a command to its end, and returns what it printed.
+/// Runs a command to its end, and returns its output.
 fn run(command: &mut Command) -> Result<String, String> {
     let shown = format!("{command:?}").replace('"', "");
     let output = command

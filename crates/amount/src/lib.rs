@@ -1,8 +1,8 @@
-//! Numbers as people read them, with units: in the terminal, in messages and, by the same rules, on the page
-//! (`web/src/format.ts`). Both are held to `cases.json`.
+//! Formats numbers for people, with units: in the terminal, in messages and, by the same rules, on the page
+//! (`web/src/format.ts`). Tests hold both to `cases.json`.
 //!
 //! Sizes of memory are in powers of 1024 (IEC), times and rates in powers of 1000 (SI), shares in percent. Three digits
-//! are enough to compare by eye; JSON has all of them. Files that are read again write sizes their own way
+//! are enough to compare by eye; JSON has all digits. Files that are read again write sizes in another form
 //! (`nearpage_plan::print_size`).
 //!
 //! ```
@@ -12,12 +12,12 @@
 //! assert_eq!(line, "19.9k accesses, 3.4 % of the time (85 ms) in 8 MiB");
 //! ```
 
-/// Bytes: `2.5 MiB`, `640 KiB`, `17 B`. At most two digits after the point, none that are zero.
+/// Bytes: `2.5 MiB`, `640 KiB`, `17 B`. At most two digits after the point, without trailing zeros.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = (count.max(1).ilog2() / 10) as usize;
     let scaled = count as f64 / (1u64 << (10 * unit)) as f64;
-    // 1023.999 KiB is 1 MiB.
+    // 1023.999 KiB is shown as 1 MiB.
     let (scaled, unit) = if scaled >= 1023.995 && unit < 6 {
         (1.0, unit + 1)
     } else {
@@ -26,9 +26,9 @@ pub fn bytes(count: u64) -> String {
     format!("{} {}", three_digits(scaled), UNITS[unit])
 }
 
-/// Things that are counted: `8123`, `19.9k`, `1.3M`.
+/// A count: `8123`, `19.9k`, `1.3M`.
 pub fn count(count: f64) -> String {
-    // 10,000 and up in thousands.
+    // Counts from 10,000 on are in thousands.
     match count {
         c if c >= 1e12 => format!("{}T", three_digits(c / 1e12)),
         c if c >= 1e9 => format!("{}G", three_digits(c / 1e9)),
@@ -38,7 +38,7 @@ pub fn count(count: f64) -> String {
     }
 }
 
-/// Things with their noun: `1 page`, `8123 pages`, `19.9k accesses`.
+/// A count with its noun: `1 page`, `8123 pages`, `19.9k accesses`.
 ///
 /// ```
 /// # use nearpage_amount::counted;
@@ -76,8 +76,8 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// A change by a share of 1 of what was before: `25.1 % less`, `0.3 % more`. One digit after the point tells changes
-/// apart that differ by less than noise does.
+/// A relative change, as a share of 1: `25.1 % less`, `0.3 % more`. One digit after the point distinguishes changes
+/// that differ by less than noise.
 pub fn change(share: f64) -> String {
     match 100.0 * share {
         p if p < 0.0 => format!("{:.1} % less", -p),
@@ -85,7 +85,7 @@ pub fn change(share: f64) -> String {
     }
 }
 
-/// The same change in a column of its own: `-25.1 %`, `+0.3 %`.
+/// A relative change with a sign, for a column: `-25.1 %`, `+0.3 %`.
 pub fn signed_change(share: f64) -> String {
     format!("{:+.1} %", 100.0 * share)
 }

@@ -1,58 +1,56 @@
-//! The result of attribution.
+//! Result types of attribution.
 
 use nearpage_machine::CpuId;
 use nearpage_recording::{CallSiteId, ModuleId, ObjectId, ObjectKind, SampleCounts, ThreadIndex};
 
 use crate::Pattern;
 
-/// What was done to a page by a thread.
+/// Accesses by one thread to one page of an object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// Page of the object: offset in the object's pages, in units of [`Affinity::page_bytes`]. Page
-    /// 0 holds the object's first byte, so an object that starts inside a page still has whole
-    /// pages of address space.
+    /// Number of the page, counted from the page that holds the object's first byte, in units of
+    /// [`Affinity::page_bytes`]. Page boundaries are those of the address space, so an object may begin inside page 0.
     pub page: u32,
-    /// Thread.
+    /// Thread that made the accesses.
     pub thread: ThreadIndex,
-    /// Loads, by weight.
+    /// Loads, as the sum of sample weights.
     pub loads: f32,
-    /// Stores, by weight.
+    /// Stores, as the sum of sample weights.
     pub stores: f32,
-    /// Time lost to both, in nanoseconds.
+    /// Time lost to the loads and stores, in nanoseconds.
     pub cost_ns: f32,
-    /// Samples of both, whatever they weigh: what tells whose the page is. Weights differ by the rate at which the
-    /// recording sampled, and a few heavy ones would drown the rest.
+    /// Number of samples of loads and stores. Patterns are found from numbers, as a weight follows the sampling rate
+    /// of its moment: a few heavy samples would outweigh all others.
     pub samples: f32,
 }
 
 impl Cell {
-    /// Loads and stores, by weight (the `rw` of Marathe's Eq. 1 and 2).
+    /// Loads and stores by weight: the `rw` of Marathe's equations 1 and 2.
     pub fn accesses(&self) -> f64 {
         f64::from(self.loads) + f64::from(self.stores)
     }
 }
 
-/// What each thread did to each page of an object. Instances of one group are laid over each
-/// other, page by page.
+/// Accesses by page and thread of an object. The instances of a group are laid over each other, page by page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Affinity {
-    /// Unit of [`Cell::page`]: the page size, or a power-of-two multiple of it where the object was
-    /// too large to be kept page by page.
+    /// Size of the pages that [`Cell::page`] counts, in bytes: the page size, or a power-of-two multiple of the page
+    /// size for objects that are too large to be kept page by page.
     pub page_bytes: u64,
-    /// Number of such pages.
+    /// Number of pages of [`page_bytes`](Self::page_bytes).
     pub pages: u32,
-    /// Sorted by page, then thread; pages without an access are absent.
+    /// Cells sorted by page, then thread. Pages without an access are absent.
     pub cells: Vec<Cell>,
-    /// The same for the initialisation: what one thread did before any other thread accessed the
-    /// object. Not part of `cells`. Empty for objects that only one thread ever used.
+    /// Cells of the initialisation: accesses of the first thread before any other thread accessed the object. `cells`
+    /// excludes them. Empty for objects that only one thread ever used.
     pub initialisation: Vec<Cell>,
-    /// Accesses that a sample of the object stands for, on the average by accesses: tells how many samples a
-    /// count is worth. 0 where unknown, taken for 1.
+    /// Accesses that a sample of the object stands for, as a mean weighted by accesses. 0 means unknown and is taken
+    /// for 1.
     pub sample_weight: f64,
 }
 
 impl Affinity {
-    /// What a pattern is told by: the initialisation only where nothing else is known.
+    /// Cells from which a pattern is found: the initialisation only if there are no later accesses.
     pub fn told_by(&self) -> &[Cell] {
         match self.cells.is_empty() {
             true => &self.initialisation,
@@ -61,31 +59,31 @@ impl Affinity {
     }
 }
 
-/// Loads or stores of something.
+/// Totals of the loads, or of the stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OperationTotals {
-    /// Accesses, by weight.
+    /// Number of accesses, by weight.
     pub count: f64,
-    /// Of these, to a page on another node than the CPU's (0 where no page node was recorded).
+    /// Accesses to a page on another node than the CPU's; 0 where no page node was recorded.
     pub remote: f64,
     /// Accesses whose page node was recorded.
     pub node_known: f64,
-    /// Time lost, in nanoseconds.
+    /// Time lost to the accesses, in nanoseconds.
     pub cost_ns: f64,
-    /// Of this, to accesses to a page on another node.
+    /// Time lost to accesses to a page on another node, in nanoseconds.
     pub remote_cost_ns: f64,
 }
 
-/// What an instruction did to an object.
+/// Accesses of one instruction to an object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CodeUse {
-    /// Module, absent for generated code.
+    /// Module of the instruction; none for generated code.
     pub module: Option<ModuleId>,
-    /// Virtual address in the module's file (absolute where there is no module).
+    /// Virtual address in the module's file; the absolute address where there is no module.
     pub offset: u64,
-    /// Time lost, in nanoseconds.
+    /// Time lost to the accesses, in nanoseconds.
     pub cost_ns: f64,
-    /// Of this, to another node's memory.
+    /// Time lost to accesses to another node's memory, in nanoseconds.
     pub remote_cost_ns: f64,
     /// Loads, by weight.
     pub loads: f64,
@@ -94,7 +92,7 @@ pub struct CodeUse {
 }
 
 impl CodeUse {
-    /// Loads and stores.
+    /// Loads and stores, by weight.
     pub fn accesses(&self) -> f64 {
         self.loads + self.stores
     }
@@ -111,87 +109,87 @@ impl From<&CodeUse> for Hot {
     }
 }
 
-/// An instruction and what it cost on an object.
+/// One of the costliest instructions of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hot {
-    /// Module, absent for generated code.
+    /// Module of the instruction; none for generated code.
     pub module: Option<ModuleId>,
-    /// Virtual address in the module's file (absolute where there is no module).
+    /// Virtual address in the module's file; the absolute address where there is no module.
     pub offset: u64,
-    /// Time lost, in nanoseconds.
+    /// Time lost to the instruction's accesses, in nanoseconds.
     pub cost_ns: f64,
     /// Accesses, by weight.
     pub accesses: f64,
 }
 
-/// What makes objects one row: the same symbol, call site or kind.
+/// Name that groups objects into one row: a symbol, a call site or the recorded name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectName {
-    /// Heap objects and mappings of one call site, and of one size class (16 KiB to 256 KiB, 256 KiB
-    /// to 4 MiB, …) where a call site allocates objects of very different sizes.
+    /// Heap objects and mappings of one call site. A call site whose objects differ widely in size has a group per
+    /// size class (16 KiB to 256 KiB, 256 KiB to 4 MiB, …).
     CallSite(CallSiteId),
-    /// A static symbol.
+    /// A static symbol: its module, and its virtual address in the module's file.
     Symbol(ModuleId, u64),
-    /// Anything else, by its recorded name (a file mapping, `stack`, `thread-local storage`, …).
+    /// The recorded name of any other object (a file mapping, `stack`, `thread-local storage`, …).
     Other(String),
 }
 
-/// Objects of one call site or symbol, together.
+/// Objects of one call site or symbol, as one row of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectGroup {
-    /// What they are.
+    /// Kind of the objects.
     pub kind: ObjectKind,
-    /// What they share.
+    /// Name that the objects share.
     pub name: ObjectName,
-    /// The largest instance's size in bytes.
+    /// Size of the largest instance in bytes.
     pub size_bytes: u64,
-    /// Number of instances in the recording (sampled ones by weight, rounded).
+    /// Number of instances in the recording: sum of their weights, rounded, where allocations were sampled.
     pub instances: u64,
-    /// The one object of its call site that this is about, where there are a few and their patterns differ.
+    /// The only object of this group, where a call site has a few large objects and their patterns differ.
     pub sibling: Option<ObjectId>,
-    /// The instances that were accessed, at most [`ObjectGroup::SAMPLES_MAX`] of them, by cost
-    /// (of the 8,192 largest objects that are not alone in their group, where there are more).
+    /// Accessed instances by cost, descending, at most [`ObjectGroup::SAMPLES_MAX`]. Of objects that share a group,
+    /// only the 8,192 largest are followed and can be listed.
     pub samples: Vec<ObjectId>,
-    /// Loads.
+    /// Totals of loads.
     pub loads: OperationTotals,
-    /// Stores.
+    /// Totals of stores.
     pub stores: OperationTotals,
-    /// By thread, ascending: loads, stores, cost in nanoseconds.
+    /// Thread (ascending), loads, stores, cost in nanoseconds.
     pub threads: Vec<(ThreadIndex, f64, f64, f64)>,
     /// Costliest instructions, at most eight.
     pub hot: Vec<Hot>,
-    /// By page and thread.
+    /// Accesses by page and thread.
     pub affinity: Affinity,
-    /// Who touched which page first, as far as the recording knows: page as in
-    /// [`Cell::page`], ascending; of several instances the first touch of the first one.
+    /// Pages, numbered as in [`Cell::page`] and ascending, with the thread that touched them first, as far as the
+    /// recording has first touches. Of several instances, the earliest touch counts.
     pub first_touches: Vec<(u32, ThreadIndex)>,
-    /// Where there is more than one instance: what each thread did to each of them that is followed, ascending.
+    /// Accesses by followed instance and thread, ascending. Empty for groups of one instance.
     pub uses: Vec<InstanceUse>,
-    /// What was found in it.
+    /// Pattern found in the group's accesses.
     pub pattern: Pattern,
 }
 
-/// What a thread did to an instance, after its group's initialisation.
+/// Accesses of a thread to one instance, after the group's initialisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InstanceUse {
-    /// The instance.
+    /// Number of the instance.
     pub object: ObjectId,
-    /// The thread.
+    /// Thread that made the accesses.
     pub thread: ThreadIndex,
     /// Accesses, by weight.
     pub accesses: f64,
-    /// Time lost to them, in nanoseconds.
+    /// Time lost to the accesses, in nanoseconds.
     pub cost_ns: f64,
-    /// Samples of them, whatever they weigh.
+    /// Number of samples of the accesses.
     pub samples: f64,
 }
 
-/// The main thread works beside a team if it makes so much of the accesses that a thread of the team makes on average.
+/// The main thread works beside a team if its accesses are at least this share of the team's mean per thread.
 const WORKS_MIN: f64 = 0.5;
 
 impl Attribution {
-    /// Threads of the team that a process's main thread works beside, if it does more than start them: the largest one
-    /// that it is not in. The objects' initialisation does not count.
+    /// Threads of the team that a process's main thread works beside: the largest team without the main thread. None
+    /// if the main thread merely starts threads. The objects' initialisation does not count.
     pub fn beside_main(&self, pid: u32) -> Option<&[ThreadIndex]> {
         let ours = || self.teams.iter().filter(|team| team.pid == pid);
         let main = ours().find(|team| team.is_main_alone())?.threads[0];
@@ -213,38 +211,38 @@ impl Attribution {
 }
 
 impl Team {
-    /// Is it the main thread of a process whose threads are created by `pthread_create`, not by OpenMP?
+    /// Whether the team is the main thread of a process whose threads come from `pthread_create`, not from OpenMP.
     pub fn is_main_alone(&self) -> bool {
         self.name == MAIN_TEAM && self.threads.len() == 1
     }
 }
 
-/// What the team of the main thread alone is called.
+/// Name of the team that has the main thread alone.
 const MAIN_TEAM: &str = "main";
 
 impl ObjectGroup {
-    /// Instances kept by number in [`ObjectGroup::samples`].
+    /// Largest number of instances in [`ObjectGroup::samples`].
     pub const SAMPLES_MAX: usize = 64;
 
-    /// Accesses of both kinds, by weight.
+    /// Loads and stores, by weight.
     pub fn accesses(&self) -> f64 {
         self.loads.count + self.stores.count
     }
 
-    /// Time lost to both, in nanoseconds.
+    /// Time lost to loads and stores, in nanoseconds.
     pub fn cost_ns(&self) -> f64 {
         self.loads.cost_ns + self.stores.cost_ns
     }
 }
 
-/// A thread's part.
+/// Totals of one thread.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThreadTotals {
-    /// Loads.
+    /// Totals of loads.
     pub loads: OperationTotals,
-    /// Stores.
+    /// Totals of stores.
     pub stores: OperationTotals,
-    /// Accesses by CPU.
+    /// CPUs with the weight of the accesses from each.
     pub cpus: Vec<(CpuId, f64)>,
 }
 
@@ -252,17 +250,17 @@ pub struct ThreadTotals {
 /// and the threads that it created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Team {
-    /// `openmp`, the start function's name, or `main`; `main+NAME` for the main thread and a team that it created.
+    /// `openmp`, the start function's name, or `main`; `main+NAME` for the main thread with a team that it created.
     pub name: String,
-    /// Process.
+    /// Process id of the team's threads.
     pub pid: u32,
-    /// Its threads by index.
+    /// Indices of the team's threads.
     pub threads: Vec<ThreadIndex>,
-    /// Is it the main thread, first, and another team? Each of its threads is in a team of its own, too.
+    /// Whether the team joins the main thread, which comes first, with another team. The two keep separate teams, too.
     pub is_joined: bool,
 }
 
-/// Accesses by what they belong to; all by weight, so that they sum to `accesses`.
+/// Accesses by kind of object. All fields are by weight, and the others sum to `accesses`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "a field per object kind")]
 pub struct Totals {
@@ -277,19 +275,20 @@ pub struct Totals {
     pub unknown: f64,
 }
 
-/// Everything that attribution found.
+/// Result of an attribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attribution {
-    /// What became of samples.
+    /// Numbers of samples that were kept and lost, by reason.
     pub counts: SampleCounts,
     /// Accesses by kind of object.
     pub totals: Totals,
-    /// Groups with at least one access, by cost, descending.
+    /// Groups with at least one access, by descending cost.
     pub objects: Vec<ObjectGroup>,
-    /// By [`ThreadIndex`]; what a thread did that [counts as](crate::counted_as) another one is in that one's.
+    /// Totals by [`ThreadIndex`]. Accesses of a thread that [counts as](crate::counted_as) another are in the other's
+    /// totals.
     pub threads: Vec<ThreadTotals>,
-    /// Teams, largest first; joined ones come last.
+    /// Teams, largest first; joined teams come last.
     pub teams: Vec<Team>,
-    /// Unit that placement works in, in bytes.
+    /// Page size in bytes: the unit of placement.
     pub page_bytes: u64,
 }

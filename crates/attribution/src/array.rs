@@ -1,5 +1,5 @@
-//! Arrays on huge pages: where places are looked up at random in many megabytes, translating
-//! addresses costs more than the memory itself.
+//! Arrays on huge pages. Random look-ups in many megabytes of small pages spend more time on address translation than
+//! on the memory accesses.
 
 use std::{
     marker::PhantomData,
@@ -8,10 +8,10 @@ use std::{
 
 use memmap2::{Advice, MmapMut};
 
-/// Smaller arrays can't have a huge page.
+/// Size of a huge page in bytes. Smaller arrays stay in a `Vec`.
 const LARGE_BYTES: usize = 2 << 20;
 
-/// An array of a fixed length.
+/// An array of fixed length.
 #[derive(Debug)]
 pub(crate) enum Array<T> {
     Small(Vec<T>),
@@ -19,7 +19,7 @@ pub(crate) enum Array<T> {
 }
 
 impl<T: Copy> Array<T> {
-    /// So many copies of `value`.
+    /// An array of `length` copies of `value`.
     pub fn filled(value: T, length: usize) -> Array<T> {
         let bytes = length.saturating_mul(size_of::<T>());
         if bytes < LARGE_BYTES || align_of::<T>() > 4096 {
@@ -28,13 +28,13 @@ impl<T: Copy> Array<T> {
         let Ok(mut map) = MmapMut::map_anon(bytes) else {
             return Array::Small(vec![value; length]);
         };
-        // Without huge pages it is only slower.
+        // Without huge pages, look-ups are merely slower.
         #[cfg(target_os = "linux")]
         let _ = map.advise(Advice::HugePage);
         let first = map.as_mut_ptr().cast::<T>();
         for at in 0..length {
-            // SAFETY: the map has room for `length` of them and begins at a page, which is aligned
-            // enough.
+            // SAFETY: the map has room for `length` items. It begins at a page boundary, which suffices for alignments
+            // up to 4096.
             unsafe { first.add(at).write(value) };
         }
         Array::Large(map, PhantomData)
@@ -67,7 +67,7 @@ impl<T> Deref for Array<T> {
     fn deref(&self) -> &[T] {
         match self {
             Array::Small(items) => items,
-            // SAFETY: `filled` wrote a `T` to each place that the map has room for, aligned.
+            // SAFETY: `filled` wrote an aligned `T` to each place that the map has room for.
             Array::Large(map, _) => unsafe {
                 std::slice::from_raw_parts(map.as_ptr().cast(), map.len() / size_of::<T>())
             },
@@ -80,7 +80,8 @@ impl<T> DerefMut for Array<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Array::Small(items) => items,
-            // SAFETY: as above, and the map is borrowed mutably.
+            // SAFETY: `filled` wrote an aligned `T` to each place that the map has room for, and the map is borrowed
+            // mutably.
             Array::Large(map, _) => unsafe {
                 std::slice::from_raw_parts_mut(map.as_mut_ptr().cast(), map.len() / size_of::<T>())
             },

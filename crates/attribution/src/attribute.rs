@@ -1,5 +1,5 @@
-//! One pass over the accesses: workers take runs of consecutive chunks, add up what they see, and their sums are put
-//! together in order.
+//! One pass over the accesses. Workers take runs of consecutive chunks and add up their accesses; then the sums of all
+//! runs are merged in order of time.
 
 use std::{
     borrow::Cow,
@@ -37,7 +37,7 @@ pub fn attribute<A: AccessChunks + ?Sized>(
     Ok(attributor.finish(sums).attribution)
 }
 
-/// So many chunks in so many runs that take about as long.
+/// Splits `chunks` into at most `runs` ranges whose lengths differ by one at most.
 pub fn even_runs(chunks: usize, runs: usize) -> Vec<Range<usize>> {
     let runs = runs.min(chunks).max(1);
     (0..runs)
@@ -45,18 +45,18 @@ pub fn even_runs(chunks: usize, runs: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Sums of the accesses of consecutive chunks. Those of the runs that come after them are added to them, so that what is
-/// known of parts of a recording's time need not be read again.
+/// Sums of the accesses of consecutive chunks. Sums of later runs can be appended, so the accesses of parts of a
+/// recording's time are read only once.
 #[derive(Clone)]
 pub struct RunSums(Part);
 
 impl RunSums {
-    /// Cells of pages by threads that it holds: 64 bytes each.
+    /// Number of cells (page × thread) in these sums. A cell takes 64 bytes.
     pub fn cells(&self) -> usize {
         self.0.cells()
     }
 
-    /// Adds what came later.
+    /// Appends the sums of a later run.
     pub fn append(&mut self, later: &Self) {
         self.0.append(&later.0);
         self.0 = self.0.take_packed();
@@ -69,16 +69,16 @@ impl std::fmt::Debug for RunSums {
     }
 }
 
-/// An attribution, and more than it has of code.
+/// An attribution with all instructions of each object.
 #[derive(Debug)]
 pub struct Attributed {
     /// The attribution.
     pub attribution: Attribution,
-    /// Instructions that access each of its objects, the costliest first.
+    /// Instructions that access each object of the attribution, the costliest first.
     pub code: Vec<Vec<CodeUse>>,
 }
 
-/// Attributes accesses run by run.
+/// Attributes the accesses of runs of chunks.
 pub struct Attributor<'a, A: AccessChunks + ?Sized> {
     input: &'a Input<'a, A>,
     options: &'a Options,
@@ -87,7 +87,7 @@ pub struct Attributor<'a, A: AccessChunks + ?Sized> {
 }
 
 impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
-    /// `index` is [`ObjectIndex::for_attribution`] of the input's objects.
+    /// Prepares an attribution. `index` is [`ObjectIndex::for_attribution`] of the input's objects.
     ///
     /// # Errors
     /// [`Error::PageSize`].
@@ -113,7 +113,7 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
         })
     }
 
-    /// Sums of each of these runs of chunks, of which none begins before the one before it ends.
+    /// Sums of each run of chunks. The runs must be in order and disjoint.
     ///
     /// # Errors
     /// [`Error::Read`], [`Error::Damaged`].
@@ -121,7 +121,6 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
         let next = AtomicUsize::new(0);
         let found: Mutex<Vec<(usize, Result<Part, Error>)>> = Mutex::default();
         let work = || {
-            // A worker's runs are in order, so its cursor moves forwards.
             let mut cursor = Cursor::new(self.context.lifetimes);
             let mut part = Part::new(&self.context);
             loop {
@@ -134,7 +133,7 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
                     run.clone(),
                     &mut part,
                 );
-                // All that comes before it may not have been read yet.
+                // An earlier run may still be unread by another worker, so each run's sums are kept apart.
                 let sums = part.take_packed();
                 let mut found = found.lock().expect("nobody panics holding it");
                 found.push((number, done.map(|()| sums)));
@@ -154,7 +153,8 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
             .collect()
     }
 
-    /// Sums of accesses in order of time, whose objects are known by [`ObjectIndex::search`].
+    /// Sums of the accesses of a batch in order of time. `objects` has the object of each access, from
+    /// [`ObjectIndex::search`].
     pub fn sums_of(&self, batch: &AccessBatch, objects: &[Option<ObjectId>]) -> RunSums {
         let mut part = Part::new(&self.context);
         let mut scratch = Scratch::default();
@@ -166,7 +166,7 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
         RunSums(part)
     }
 
-    /// What the sums of runs in order of time say together.
+    /// Merges the sums of runs, which come in order of time, into an attribution.
     pub fn finish<'s>(&self, sums: impl IntoIterator<Item = Cow<'s, RunSums>>) -> Attributed {
         let mut sums = sums.into_iter();
         let mut whole = match sums.next() {
@@ -175,7 +175,8 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
         };
         for later in sums {
             whole.append(&later.0);
-            // What all have too many cells for, some of them have, too: small tables are quickly added to.
+            // Coarsens along the way, as merging into small tables is fast. The bound is twice the final one for the
+            // reason that the module `cells` gives.
             whole.fit(2 * CELLS_MAX);
         }
         whole.fit(CELLS_MAX);
@@ -183,7 +184,7 @@ impl<'a, A: AccessChunks + ?Sized> Attributor<'a, A> {
     }
 }
 
-/// Adds up some chunks.
+/// Adds the accesses of some chunks to `part`.
 fn read<A: AccessChunks + ?Sized>(
     context: &Context,
     input: &Input<A>,
@@ -214,7 +215,7 @@ fn read<A: AccessChunks + ?Sized>(
     Ok(())
 }
 
-/// Refuses batches whose columns don't fit each other or the thread table.
+/// Refuses batches whose columns differ in length or name a thread outside the thread table.
 fn check(chunk: usize, batch: &AccessBatch, threads: usize) -> Result<(), Error> {
     let rows = batch.len();
     let AccessBatch {

@@ -1,13 +1,12 @@
-//! Page × thread cells of one group, within bounds.
+//! Cells (page × thread) of one group, bounded in number.
 //!
 //! # Bounds
-//! A group keeps at most four cells per page, 256 where that is less, and never more than
-//! [`GROUP_CELLS_MAX`] (twice: initialisation and the rest); one that would have more doubles its unit of pages until it fits. All groups together keep at most
-//! [`CELLS_MAX`]; while they have more, the bound of each group is halved. Both are decided by the
-//! set of accesses alone and not by their order, so a recording gives one result. (A worker sees a
-//! part of that set, and lets itself twice the total: a part of a group never has more than twice
-//! the cells that the whole keeps at the coarser unit.) A group can't be coarser than one page, so
-//! groups × threads is the least.
+//! A group keeps at most four cells per page, at least 256 and at most [`GROUP_CELLS_MAX`]. The bound holds for the
+//! initialisation and for the later accesses separately. A group with more cells doubles its unit of pages until they
+//! fit. All groups together keep at most [`CELLS_MAX`]; while they have more, each group's bound is halved. Both steps
+//! depend only on the set of accesses, not on their order, so a recording has one result. A worker sees a part of the
+//! set and allows itself twice the total, as a part of a group never has more than twice the cells that the whole
+//! keeps at the coarser unit. A group can't be coarser than one page, so the minimum is groups × threads.
 
 use nearpage_recording::ThreadIndex;
 use rustc_hash::FxHashMap;
@@ -18,13 +17,13 @@ use crate::{
     sums::{Amount, CellSum, accesses, nanoseconds},
 };
 
-/// Cells of one group.
+/// Largest number of cells of one group.
 pub(crate) const GROUP_CELLS_MAX: usize = 1 << 16;
-/// Cells of all groups.
+/// Largest number of cells of all groups.
 pub(crate) const CELLS_MAX: usize = 1 << 20;
 
-/// Cells for a group whose largest object has so many pages: enough for pages that a few threads
-/// meet on. Where all threads are everywhere, coarser pages say the same.
+/// Largest number of cells of a group whose largest object has `pages` pages. Four per page suffice where few threads
+/// share a page. Where all threads access all pages, coarser pages have the same information.
 pub(crate) fn cells_for(pages: u64) -> usize {
     usize::try_from(pages)
         .unwrap_or(GROUP_CELLS_MAX)
@@ -32,13 +31,18 @@ pub(crate) fn cells_for(pages: u64) -> usize {
         .clamp(256, GROUP_CELLS_MAX)
 }
 
-/// The key of the cell that one becomes a part of when the unit of pages is 2^`by` times as large.
+/// Length of a number in bits.
+fn bits(number: u32) -> u32 {
+    u32::BITS - number.leading_zeros()
+}
+
+/// Key of the cell that the cell `key` becomes part of when the unit of pages grows by 2^`by`.
 fn coarser(key: u64, by: u32) -> u64 {
     let page = (key >> 32) >> by;
     page << 32 | key & u64::from(u32::MAX)
 }
 
-/// Cells by page and thread, in units of pages × 2^`shift`.
+/// Cells by page and thread, in units of 2^`shift` pages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cells {
     shift: u32,
@@ -50,10 +54,10 @@ fn key(page: u64, thread: ThreadIndex) -> u64 {
 }
 
 impl Cells {
-    /// Adds an access to a page; true: by a cell that wasn't there.
+    /// Adds an access to a page. Returns whether the cell is new.
     #[inline]
     pub fn add(&mut self, page: u64, thread: ThreadIndex, amount: Amount) -> bool {
-        // An object of 2^32 - 1 pages and more isn't kept page by page.
+        // Cell keys have 32 bits for the page number.
         while page >> self.shift >= u64::from(u32::MAX) {
             self.coarsen();
         }
@@ -62,7 +66,7 @@ impl Cells {
         new
     }
 
-    /// Asks for the memory where a cell would be.
+    /// Prefetches the cell of a page and thread.
     #[inline]
     pub fn prefetch(&self, page: u64, thread: ThreadIndex) {
         self.sums.prefetch(key(page >> self.shift, thread));
@@ -85,21 +89,47 @@ impl Cells {
             return;
         };
         self.shift = shift;
-        // There will not be more, for which there is room.
+        // Coarser cells are no more than the fine ones, so they fit into the table's room.
         let fine = self.sums.take_packed();
         for (key, sum) in fine.iter() {
             self.sums.entry(coarser(key, by)).0.merge(sum);
         }
     }
 
-    /// Coarsens until there are at most `cells_max`, or one page is left.
+    /// Coarsens until there are at most `cells_max` cells, or only one unit of pages.
     pub fn fit(&mut self, cells_max: usize) {
-        while self.sums.len() > cells_max && self.sums.iter().any(|(key, _)| key >> 32 > 0) {
-            self.coarsen();
+        if self.sums.len() > cells_max {
+            self.coarsen_to(self.shift + self.doublings(cells_max));
         }
     }
 
-    /// Adds another's cells.
+    /// The least number of times that the unit of pages has to double for at most `cells_max` cells to be left. Where
+    /// there are more threads than that, the number after which one unit of pages is left.
+    fn doublings(&self, cells_max: usize) -> u32 {
+        let mut keys: Vec<u64> = self
+            .sums
+            .iter()
+            .map(|(key, _)| key.rotate_left(32))
+            .collect();
+        keys.sort_unstable();
+        // Neighbours of one thread become one cell when the unit has doubled once for each bit up to the highest one in
+        // which their pages differ.
+        let mut merged = [0usize; 33];
+        for pair in keys.windows(2) {
+            let difference = pair[0] ^ pair[1];
+            if let Ok(pages) = u32::try_from(difference) {
+                merged[bits(pages) as usize] += 1;
+            }
+        }
+        let mut cells = keys.len();
+        let enough = merged.iter().position(|merged| {
+            cells -= merged;
+            cells <= cells_max
+        });
+        let one_unit = keys.iter().map(|&key| bits(key as u32)).max().unwrap_or(0);
+        enough.map_or(one_unit, |doublings| doublings as u32)
+    }
+
     pub fn merge(&mut self, other: &Cells) {
         self.coarsen_to(other.shift);
         let by = self.shift - other.shift;
@@ -111,7 +141,7 @@ impl Cells {
         }
     }
 
-    /// What is in it, packed. It is empty then, and has the room that it had.
+    /// Takes the cells out as packed tables. `self` stays empty, with its room allocated.
     fn take_packed(&mut self) -> Self {
         Self {
             shift: std::mem::take(&mut self.shift),
@@ -119,13 +149,13 @@ impl Cells {
         }
     }
 
-    /// Brings both to the same unit.
+    /// Brings both to the coarser of their units.
     pub fn align(&mut self, other: &mut Cells) {
         self.coarsen_to(other.shift);
         other.coarsen_to(self.shift);
     }
 
-    /// Sorted by page, then thread.
+    /// Cells sorted by page, then thread.
     pub fn sorted(&self) -> Vec<Cell> {
         let mut cells: Vec<Cell> = self
             .sums
@@ -143,7 +173,6 @@ impl Cells {
         cells
     }
 
-    /// Loads, stores and cost by thread.
     pub fn by_thread(&self, sums: &mut FxHashMap<ThreadIndex, CellSum>) {
         for (key, sum) in self.sums.iter() {
             sums.entry(ThreadIndex(key as u32)).or_default().merge(sum);
@@ -151,20 +180,20 @@ impl Cells {
     }
 }
 
-/// The cells of a group, with its initialisation kept apart: what its first thread did before a
-/// second one accessed it.
+/// The cells of a group. The initialisation is kept apart: accesses of the first thread before a second thread
+/// accessed the group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PhasedCells {
     first: Option<ThreadIndex>,
-    /// A second thread has come.
+    /// Whether a second thread has accessed the group.
     joined: bool,
     initialisation: Cells,
-    /// Until then, all cells are in here.
+    /// Holds all cells until a second thread comes.
     cells: Cells,
 }
 
 impl PhasedCells {
-    /// Adds an access that is not earlier than the ones before; true: by a cell that wasn't there.
+    /// Adds an access that is not earlier than the previous ones. Returns whether the cell is new.
     #[inline]
     pub fn add(&mut self, page: u64, thread: ThreadIndex, amount: Amount) -> bool {
         if !self.joined {
@@ -172,7 +201,7 @@ impl PhasedCells {
                 None => self.first = Some(thread),
                 Some(first) if first != thread => {
                     self.joined = true;
-                    // Of the two, the one that is empty may have room.
+                    // A swap instead of a move keeps the memory that the empty table may have allocated.
                     std::mem::swap(&mut self.initialisation, &mut self.cells);
                 }
                 Some(_) => {}
@@ -181,7 +210,7 @@ impl PhasedCells {
         self.cells.add(page, thread, amount)
     }
 
-    /// Asks for the memory where a cell would be.
+    /// Prefetches the cell of a page and thread.
     #[inline]
     pub fn prefetch(&self, page: u64, thread: ThreadIndex) {
         self.cells.prefetch(page, thread);
@@ -191,14 +220,14 @@ impl PhasedCells {
         self.cells.len() + self.initialisation.len()
     }
 
-    /// Coarsens until each of the two parts has at most so many cells, in one unit.
+    /// Coarsens until the two parts have at most `cells_max` cells each, then brings both to one unit.
     pub fn fit(&mut self, cells_max: usize) {
         self.cells.fit(cells_max);
         self.initialisation.fit(cells_max);
         self.cells.align(&mut self.initialisation);
     }
 
-    /// Appends what came later.
+    /// Appends the cells of later accesses.
     pub fn append(&mut self, later: &PhasedCells) {
         let Some(first) = later.first else { return };
         let Some(mine) = self.first else {
@@ -220,7 +249,7 @@ impl PhasedCells {
         self.cells.merge(&later.cells);
     }
 
-    /// What is in it, packed. It is empty then, and has the room that it had.
+    /// Takes the cells out as packed tables. `self` stays empty, with its room allocated.
     pub fn take_packed(&mut self) -> Self {
         Self {
             first: self.first.take(),
@@ -230,12 +259,11 @@ impl PhasedCells {
         }
     }
 
-    /// Was there no access?
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Adds those of another object, whose initialisation is its own.
+    /// Adds the cells of another object, keeping the two initialisations.
     pub fn overlay(&mut self, other: &PhasedCells) {
         self.first = self.first.or(other.first);
         self.joined |= other.joined;
@@ -244,7 +272,7 @@ impl PhasedCells {
         self.cells.align(&mut self.initialisation);
     }
 
-    /// The cells after the initialisation, and those of the initialisation.
+    /// The cells after the initialisation, and the cells of the initialisation.
     pub fn phases(&self) -> (&Cells, &Cells) {
         (&self.cells, &self.initialisation)
     }
@@ -270,7 +298,24 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever a run is cut in two, the halves add up to the whole.
+        #[test]
+        fn fits_as_if_coarsened_step_by_step(
+            accesses in prop::collection::vec((prop_oneof![0u64..64, 0u64..1 << 31], 0u32..5), 0..200), bound in 0usize..60,
+        ) {
+            let mut cells = Cells::default();
+            for (page, thread) in accesses {
+                cells.add(page, ThreadIndex(thread), Amount::new(1.0, 1.0, AccessKind::Load));
+            }
+            let mut steps = cells.clone();
+            while steps.len() > bound && steps.sums.iter().any(|(key, _)| key >> 32 > 0) {
+                steps.coarsen();
+            }
+            cells.fit(bound);
+            prop_assert_eq!(cells.sorted(), steps.sorted());
+            prop_assert_eq!(cells.shift(), steps.shift());
+        }
+
+        /// Two halves of a run add up to the whole, wherever the run is cut.
         #[test]
         fn halves_make_the_whole(
             accesses in prop::collection::vec((0u64..64, 0u32..3), 0..60), cut in 0.0f64..1.0, bound in 1usize..40,
@@ -283,7 +328,7 @@ mod tests {
             let mut reused = second.clone();
             let taken = reused.take_packed();
             first.append(&taken);
-            // What was taken is the same, and what is added afterwards is as if there had been nothing.
+            // `take_packed` copies all cells, and accesses added afterwards start from zero.
             prop_assert_eq!(taken.phases().0.sorted(), second.phases().0.sorted());
             prop_assert!(reused.is_empty());
             for &(page, thread) in &accesses[..cut] {

@@ -1,4 +1,4 @@
-//! From instruction addresses to modules.
+//! Finds the modules of instruction addresses.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -11,12 +11,11 @@ use crate::{
     sums::{CodeSum, accesses, nanoseconds},
 };
 
-/// Where each process has its code, by time: `exec`, and libraries that come and go, put other code
-/// where some was before.
+/// Each process's code mappings over time. After `exec` or `dlclose`, other code may lie at the same addresses.
 pub(crate) struct CodeMap {
-    /// By process: from when on which image holds; the first from the beginning on.
+    /// Eras by process: the time from which an image is valid. The first era begins at 0.
     eras: Vec<Vec<Era>>,
-    /// By image, in order of address; none overlaps another.
+    /// Images: disjoint mappings in order of address.
     images: Vec<Vec<ModuleMapping>>,
 }
 
@@ -26,7 +25,7 @@ struct Era {
     image: u32,
 }
 
-/// Images of one process. Beyond them, the later code counts.
+/// Largest number of eras of a process. Later mappings change the last era's image.
 const ERAS_MAX: usize = 256;
 
 impl CodeMap {
@@ -48,8 +47,8 @@ impl CodeMap {
         map
     }
 
-    /// Adds the eras of a process, whose mappings come in order of birth. One ends where code is mapped
-    /// over other code.
+    /// Adds the eras of a process, whose mappings come in order of birth. An era ends where code is mapped over other
+    /// code.
     fn add_process(&mut self, mappings: Vec<ModuleMapping>) {
         let mut eras = vec![Era {
             begin_ns: 0,
@@ -103,8 +102,8 @@ impl CodeMap {
             .then(|| (mapping.module, instruction.wrapping_sub(mapping.bias)))
     }
 
-    /// What instructions did, given by address, image and sums; the costliest first. One instruction of a module is
-    /// one, in whatever process.
+    /// Sums by instruction, from sums by address and image; the costliest first. The same instruction of a module
+    /// counts as one in all processes.
     pub fn uses(&self, mut instructions: Vec<((u64, u32), CodeSum)>) -> Vec<CodeUse> {
         let mut sums: FxHashMap<(Option<ModuleId>, u64), CodeSum> = FxHashMap::default();
         instructions.sort_unstable_by_key(|&(place, _)| place);
@@ -137,7 +136,7 @@ impl CodeMap {
     }
 }
 
-/// Addresses of the mappings that `mapping` lies over.
+/// Addresses of the mappings that overlap `mapping`.
 fn overlapped(image: &BTreeMap<u64, ModuleMapping>, mapping: &ModuleMapping) -> Vec<u64> {
     let end = |mapping: &ModuleMapping| mapping.address.saturating_add(mapping.size_bytes);
     image
@@ -192,7 +191,7 @@ mod tests {
 
     #[test]
     fn another_program_has_other_code_at_the_same_addresses() {
-        // `exec` at 100: module 1 lies half over module 0; module 2 is where nothing was.
+        // `exec` at 100: module 1 covers half of module 0; module 2 lies at unused addresses.
         let map = map(&[
             mapping(0, 0x1000, 0, 100),
             mapping(1, 0x1800, 101, u64::MAX),

@@ -1,43 +1,43 @@
-//! How sure a finding is, and how much more has to be recorded where it is not.
+//! How sure findings are, and how much more to record where they are unsure.
 
 use nearpage_amount::counted;
 use nearpage_recording::{Metadata, ThreadIndex};
 
 use crate::{Attribution, ObjectGroup, Pattern, Segment, Team, pattern::OWNER_SHARE};
 
-/// How sure a finding about an object is: an object's pattern, or a decision about its pages.
+/// How sure a finding about an object is: its pattern, or the decision about its pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Confidence {
-    /// Samples that it was found from.
+    /// Number of samples behind the finding.
     pub samples: u64,
-    /// Share of the resamples ([`Attribution::confidences`]) in which the same is found again, 0 to 1. It says what would become of
-    /// the finding in another recording of the same run, not in a run with another input.
+    /// Share of the resamples ([`Attribution::confidences`]) that lead to the same finding, 0 to 1. The share predicts
+    /// other recordings of the same run, not runs with another input.
     pub share: f64,
 }
 
 impl Confidence {
-    /// Findings of a smaller share are uncertain: see `benches/results`.
+    /// Smallest share of a sure finding: see `benches/results`.
     pub const SURE: f64 = 0.6;
-    /// Samples of an object from which most findings are sure: see `benches/results`.
+    /// Number of an object's samples from which most findings are sure: see `benches/results`.
     pub const SAMPLES_SURE: f64 = 400.0;
 
-    /// Is it certain enough to act on?
+    /// Whether the finding is sure enough to act on.
     pub fn is_sure(&self) -> bool {
         self.share >= Self::SURE
     }
 }
 
-/// Two patterns place an object alike where they have this share of its sampled pages near the same threads.
+/// Smallest share of sampled pages that two patterns must place near the same threads to count as the same placement.
 const SAME_PLACE: f64 = 0.95;
-/// Pages that are compared, at most.
+/// Largest number of pages that are compared.
 const COMPARED_MAX: usize = 1 << 10;
 
 impl Attribution {
-    /// How sure each object's pattern is, by position; none where that was not found out: for objects below 1 % of the
-    /// cost, stacks and thread-local storage. For recordings of samples: a trace has all accesses.
+    /// Confidence in each object's pattern, by position. None for objects below 1 % of the cost, stacks and
+    /// thread-local storage. Useful for sampled recordings only, as a trace has all accesses.
     ///
-    /// A resample confirms a pattern where its own pattern would place the object the same: 95 % of its sampled pages
-    /// near the same threads, or all of it shared. A pattern that too few accesses tell is never confirmed.
+    /// A resample confirms a pattern if its own pattern places the object alike: 95 % of the sampled pages near the
+    /// same threads, or the whole object shared. [`Pattern::Unknown`] is never confirmed.
     pub fn pattern_confidence(&self) -> Vec<Option<Confidence>> {
         self.confidences(
             |_| true,
@@ -53,17 +53,18 @@ impl Attribution {
 }
 
 impl ObjectGroup {
-    /// Whose a page is by the pattern, among the attribution's teams; none where it says nothing of single threads.
+    /// Owner of a page by the pattern, where `teams` are the attribution's. None if the pattern gives pages no single
+    /// owner.
     pub fn owner(&self, page: u32, teams: &[Team]) -> Option<ThreadIndex> {
         match (&self.pattern, place(self, page, teams)) {
-            // These say whose an instance is.
+            // These patterns give owners to instances, not to pages.
             (Pattern::PrivateEach | Pattern::PrivateRuns(_), _) => None,
             (_, Place::Near(thread)) => Some(thread),
             (_, Place::Shared | Place::ByPage | Place::Unknown) => None,
         }
     }
 
-    /// Samples that its pattern is told from.
+    /// Number of samples from which the pattern was found.
     pub fn sample_count(&self) -> u64 {
         let samples = self
             .affinity
@@ -74,20 +75,20 @@ impl ObjectGroup {
     }
 }
 
-/// Where a pattern has a page, or an instance.
+/// Where a pattern places a page or an instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     /// Near a thread.
     Near(ThreadIndex),
-    /// Spread over those who share it.
+    /// Spread over the threads that share it.
     Shared,
-    /// With whoever uses the page most.
+    /// On the node of the thread that uses the page most.
     ByPage,
-    /// Nothing is known.
+    /// No placement.
     Unknown,
 }
 
-/// Would the patterns of two groups, found in the same objects, place them the same?
+/// Whether the patterns of two groups of the same objects give the same placement.
 fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> bool {
     if one.pattern == Pattern::Unknown {
         return false;
@@ -101,7 +102,7 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
     if is_by_instance(one) != is_by_instance(other) {
         return false;
     }
-    // A resample has no instances that the recording has not.
+    // Instances come from the resample, as each of them is in the recording, too.
     let mut places: Vec<u32> = match is_by_instance(one) {
         true => other.uses.iter().map(|one| one.object.0).collect(),
         false => one
@@ -116,14 +117,14 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
     let compared = places.iter().step_by(step);
     let same = |&&at: &&u32| place(one, at, teams) == place(other, at, teams);
     let count = compared.clone().count();
-    // Of nothing, nothing is certain.
+    // Without samples, no pattern is confirmed.
     if count == 0 {
         return false;
     }
     compared.filter(same).count() as f64 >= SAME_PLACE * count as f64
 }
 
-/// The place of a page, or of an instance by number.
+/// Where a group's pattern places a page, or an instance by number.
 fn place(group: &ObjectGroup, at: u32, teams: &[Team]) -> Place {
     place_by(&group.pattern, group, at, teams)
 }
@@ -178,7 +179,7 @@ fn place_by(pattern: &Pattern, group: &ObjectGroup, at: u32, teams: &[Team]) -> 
             let number = offset / (*block_bytes).max(1) % share.threads.len().max(1) as u64;
             Place::Near(share.threads[number as usize])
         }
-        // The coarser one is the same wherever a finer one is found.
+        // Compares the second, finer pattern: the coarser first one does not differ between resamples.
         Pattern::InTurn(patterns) => place_by(&patterns[1], group, at, teams),
         Pattern::Shared | Pattern::ReadShared => Place::Shared,
         Pattern::Segments(segments) => of_segment(segments, at),
@@ -186,7 +187,7 @@ fn place_by(pattern: &Pattern, group: &ObjectGroup, at: u32, teams: &[Team]) -> 
     }
 }
 
-/// Whose the segment is that a page is in, or the last one before it.
+/// Place of a page by the segment that contains it, or by the last segment before it.
 fn of_segment(segments: &[Segment], page: u32) -> Place {
     let after = segments.partition_point(|one| one.first_page <= page);
     match segments.get(after.saturating_sub(1)) {
@@ -196,17 +197,17 @@ fn of_segment(segments: &[Segment], page: u32) -> Place {
     }
 }
 
-/// How a recording sampled: what would make its findings surer. Traces have none, as they have all accesses.
+/// Duration and rate of a sampled recording, to say what more to record. Traces have neither.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// How long it recorded.
+    /// Duration of the recording in seconds.
     pub seconds: f64,
-    /// Samples per second and CPU, on the average over that time.
+    /// Samples per second and CPU, averaged over the duration.
     pub rate_hz: f64,
 }
 
 impl Sampling {
-    /// Of a recording; none of a trace.
+    /// Sampling of a recording; none for a trace.
     pub fn of(metadata: &Metadata) -> Option<Self> {
         if metadata.tracing.is_some() {
             return None;
@@ -228,8 +229,8 @@ impl Sampling {
         Some(Self { seconds, rate_hz })
     }
 
-    /// What to record to be sure of the findings about objects' `what` (pattern, place), and how many objects are too
-    /// small for that; none where all findings are sure.
+    /// Advice on how long, or how fast, to record to be sure of the findings, and how many objects are too small for
+    /// that. `what` names the finding (pattern, place). None if all findings are sure.
     pub fn remedy(&self, findings: &[Confidence], what: &str) -> Option<String> {
         let unsure = findings.iter().filter(|one| !one.is_sure());
         let (within_reach, too_small): (Vec<f64>, Vec<f64>) = unsure
@@ -262,24 +263,25 @@ impl Sampling {
     }
 }
 
-/// The rates that `--rate` takes end here.
+/// Largest rate that `--rate` accepts.
 const RATE_MAX_HZ: f64 = 100_000.0;
-/// Nobody records more than so many times as long to know an object that is a few percent of the cost.
+/// Longest run that is recommended, as a multiple of the recorded one. Objects that need more are called too small.
 const TIMES_MAX: f64 = 10.0;
 
-/// As many times the samples are needed, at least twice: what is not sure with many is close to something else.
+/// Factor by which the number of samples must grow, at least 2: a finding that is unsure despite many samples is a
+/// close decision.
 fn needed_times(samples: u64) -> f64 {
     (Confidence::SAMPLES_SURE / (samples.max(1) as f64)).max(2.0)
 }
 
-/// To two digits, and to no less.
+/// Rounds up to two digits, or to tenths for small numbers.
 fn round_up(number: f64) -> f64 {
     if number <= 0.0 || !number.is_finite() {
         return 0.0;
     }
     let digit = 10f64.powf(number.log10().floor() - 1.0).max(0.1);
     let up = (number / digit).ceil() * digit;
-    // Without what is left of a division by ten.
+    // Removes the rounding error of the division by tenths.
     (up * 10.0).round() / 10.0
 }
 

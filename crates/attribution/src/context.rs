@@ -1,4 +1,4 @@
-//! What all workers look at.
+//! Tables that all workers share.
 
 use std::ops::Range;
 
@@ -10,17 +10,15 @@ use crate::{
     teams::counted_as,
 };
 
-/// What all workers look at.
 pub(crate) struct Context<'a> {
     pub groups: &'a Groups,
     pub lifetimes: &'a Lifetimes,
     pub code: CodeMap,
     pub threads: &'a [Thread],
-    /// As which thread each one counts, where it is the successor of another ([`counted_as`]).
+    /// Thread under which each thread's accesses are counted ([`counted_as`]).
     pub counted_as: Vec<ThreadIndex>,
-    /// Process of each thread, where it has objects.
+    /// Number of each thread's process, for processes with objects.
     pub process_of_thread: Vec<Option<u32>>,
-    /// Node of each CPU.
     node_of_cpu: Vec<Option<NodeId>>,
     stable: StablePhase,
     pub operations: Operations,
@@ -65,7 +63,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Is it within the stable phase of its process?
+    /// Whether the time is within the stable phase of the thread's process.
     #[inline]
     pub fn counts(&self, thread: ThreadIndex, time_ns: u64) -> bool {
         self.stable.has(thread, time_ns)
@@ -77,15 +75,15 @@ impl<'a> Context<'a> {
     }
 }
 
-/// When the program was in the phase that counts, which it marked; always where it marked none.
+/// Times of the stable phase that a program marked. Without marks, all times are in the phase.
 #[derive(Clone, Debug, Default)]
 pub struct StablePhase {
-    /// Times by thread; empty: all.
+    /// Time windows by thread; an empty list means all times.
     windows: Vec<Vec<Range<u64>>>,
 }
 
 impl StablePhase {
-    /// Of these threads' processes.
+    /// The stable phases of these threads' processes.
     pub fn new(marks: &[Mark], threads: &[Thread]) -> Self {
         let windows = threads
             .iter()
@@ -94,14 +92,14 @@ impl StablePhase {
         Self { windows }
     }
 
-    /// Is an access of a thread at this time in it?
+    /// Whether the time is in the stable phase of the thread's process.
     #[inline]
     pub fn has(&self, thread: ThreadIndex, time_ns: u64) -> bool {
         in_windows(&self.windows[thread.0 as usize], time_ns)
     }
 }
 
-/// The times between the marks of a process, in order.
+/// The times between the begin and end marks of a process, in order.
 fn stable_phase(marks: &[Mark], pid: u32) -> Vec<Range<u64>> {
     let mut marks: Vec<_> = marks.iter().filter(|mark| mark.pid == pid).collect();
     marks.sort_by_key(|mark| mark.time_ns);
@@ -114,7 +112,7 @@ fn stable_phase(marks: &[Mark], pid: u32) -> Vec<Range<u64>> {
                 windows.push(begin..mark.time_ns);
                 begun = None;
             }
-            // Begun twice, or ended without a beginning.
+            // A second begin, or an end without a begin, is ignored.
             _ => {}
         }
     }

@@ -1,21 +1,21 @@
-//! How much is tried, and how much evidence is enough, in a recording and in a resample of it.
+//! How thoroughly patterns are searched for, and how much evidence they need, in a recording and in its resamples.
 
-/// How much is tried to find a pattern.
+/// Thoroughness of a search for a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// All that is worth it.
+    /// Full search.
     Recording,
-    /// Of resamples there are many: fewer places where an object might be cut, fewer frequencies. Half of the samples are
-    /// enough, and half of the evidence, as they have no more.
+    /// Reduced search, as there are many resamples: fewer places for segment boundaries and fewer frequencies. A
+    /// resample has half of the samples, so half of the evidence is enough.
     Resample {
-        /// Look for a period, too: the search takes longer than everything else together
+        /// Whether to search for periods, which takes longer than all other steps together
         /// ([`crate::pattern::may_repeat`]).
         repeats: bool,
     },
 }
 
 impl Effort {
-    /// A number of samples, or evidence from them, that is enough in a recording.
+    /// Threshold on samples or evidence, from the threshold for a whole recording.
     pub fn enough(self, in_recording: f64) -> f64 {
         match self {
             Self::Recording => in_recording,

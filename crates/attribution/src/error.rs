@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of attribution.
 
 use thiserror::Error;
 
@@ -10,9 +10,9 @@ pub enum Error {
     Read {
         /// Number of the chunk.
         chunk: usize,
-        /// Of how many.
+        /// Number of chunks in the recording.
         chunks: usize,
-        /// Its reader's error.
+        /// The reader's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The columns of a batch don't fit each other, or name a thread that isn't in the table.
@@ -20,13 +20,13 @@ pub enum Error {
     Damaged {
         /// Number of the chunk.
         chunk: usize,
-        /// What was found.
+        /// What is wrong with the batch.
         what: String,
     },
-    /// Pages of a size that no machine has.
+    /// The page size is no power of two, or below 4096 bytes.
     #[error("page size {page_bytes}: expected a power of two of 4096 bytes or more")]
     PageSize {
-        /// The size in question.
+        /// The rejected page size.
         page_bytes: u64,
     },
 }

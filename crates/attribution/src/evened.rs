@@ -1,11 +1,10 @@
-//! Accesses of which a few heavy samples do not drown the others.
+//! Limits how much a few heavy samples outweigh all others.
 //!
-//! A sampler that begins fast and slows down takes most of its samples early, and the few of the rest of the run weigh as much as
-//! all of those: of two hundred samples of an object ten may stand for nine tenths of its accesses. Sums by weight are right on
-//! the average, and of one recording as uncertain as if there were those ten alone. Sums of samples, whatever they weigh, are as
-//! sure as two hundred, and wrong where a program does other things later than at first. Between the two lies the geometric mean
-//! of weight and number, which is taken here for how an object's accesses divide over its pages and threads. How many accesses an
-//! object has, and how many initialise it, is left as it is.
+//! A sampler that starts fast and slows down takes most samples early, and each later sample weighs much more. Of an
+//! object's two hundred samples, ten may stand for nine tenths of its accesses. Sums by weight are unbiased but as
+//! uncertain as ten samples. Sums by number are as certain as two hundred samples but wrong where a program behaves
+//! differently later. This module divides an object's accesses over pages and threads by the geometric mean of weight
+//! and number. An object's total accesses, and those of its initialisation, stay the same.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +13,8 @@ use nearpage_recording::ThreadIndex;
 use crate::affinity::{Attribution, Cell, ObjectGroup};
 
 impl Attribution {
-    /// The same with each object's accesses divided over pages, threads and instances by the geometric mean of weights and
-    /// numbers of samples; none where all samples weigh the same already, as in a trace.
+    /// A copy in which the geometric mean of weight and number of samples divides each object's accesses over pages,
+    /// threads and instances. None if each object's samples weigh the same already, as in a trace.
     #[must_use]
     pub fn evened(&self) -> Option<Self> {
         if !self.objects.iter().any(is_uneven) {
@@ -29,7 +28,7 @@ impl Attribution {
     }
 }
 
-/// Weights of one object's samples differ by no more than this where they are the same but for rounding.
+/// Relative difference up to which weights count as equal.
 const ROUNDING: f64 = 0.01;
 
 fn is_uneven(group: &ObjectGroup) -> bool {
@@ -94,7 +93,7 @@ fn even_cells(cells: &mut [Cell]) {
     }
 }
 
-/// What accesses are multiplied by, of accesses and their samples: their sum stays.
+/// Factors for accesses, from pairs of accesses and samples. The scaled accesses have the same sum.
 fn factors(counted: &[(f64, f64)]) -> Vec<f64> {
     let mean = |&(accesses, samples): &(f64, f64)| (accesses * samples).sqrt();
     let all: f64 = counted.iter().map(|one| one.0).sum();
@@ -114,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_heavy_sample_counts_by_the_root_of_its_weight() {
-        // A hundred samples of weight 1, and one as heavy as all of them.
+        // A hundred samples of weight 1, and one sample of weight 100.
         let found = factors(&[(100.0, 100.0), (100.0, 1.0)]);
         let [light, heavy] = [100.0 * found[0], 100.0 * found[1]];
         assert!((heavy / light - 0.1).abs() < 1e-9, "{heavy} {light}");

@@ -1,5 +1,4 @@
-//! Which object an access belongs to, one by one: for those who hand accesses on with their names
-//! rather than add them up.
+//! Finds the objects of single accesses, for callers that pass accesses on instead of adding them up.
 
 use nearpage_recording::{Object, ObjectId, ObjectKind};
 
@@ -7,21 +6,21 @@ use crate::groups::Groups;
 use crate::lifetimes::{Cursor, Lifetimes};
 use crate::{Affinity, ObjectGroup, OperationTotals, Pattern};
 
-/// The objects of a recording, to be searched by address and time.
+/// Index of a recording's objects by address and time.
 #[derive(Debug)]
 pub struct ObjectIndex {
     pub(crate) groups: Groups,
     pub(crate) lifetimes: Lifetimes,
 }
 
-/// An object that was found.
+/// The object that an access belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundObject {
-    /// Its number.
+    /// Number of the object.
     pub object: ObjectId,
-    /// What it is.
+    /// Kind of the object.
     pub kind: ObjectKind,
-    /// Position of its group in [`ObjectIndex::groups`].
+    /// Position of the object's group in [`ObjectIndex::groups`].
     pub group: usize,
 }
 
@@ -31,8 +30,8 @@ impl ObjectIndex {
         Self::with(Groups::new(objects), objects)
     }
 
-    /// Indexes `objects`, in the groups that an attribution begins with: a few large objects of one call site have each
-    /// their own.
+    /// Indexes `objects` with the groups of an attribution: each of a few large objects of one call site has its own
+    /// group.
     pub fn for_attribution(objects: &[Object]) -> Self {
         Self::with(Groups::with_siblings(objects), objects)
     }
@@ -42,7 +41,7 @@ impl ObjectIndex {
         Self { groups, lifetimes }
     }
 
-    /// The rows that a report has of these objects, by name and size alone.
+    /// Groups by name and size, without accesses.
     pub fn groups(&self) -> Vec<ObjectGroup> {
         let groups = self.groups.groups.iter();
         groups
@@ -71,7 +70,7 @@ impl ObjectIndex {
         Some(*group as usize)
     }
 
-    /// Begins to search; quick where times come nearly in order.
+    /// Starts a search, which is fast if times come nearly in order.
     pub fn search(&self) -> Search<'_> {
         Search {
             lifetimes: &self.lifetimes,
@@ -80,7 +79,7 @@ impl ObjectIndex {
     }
 }
 
-/// Finds objects, one after the other.
+/// Finds the objects of accesses, one access at a time.
 #[derive(Debug)]
 pub struct Search<'a> {
     lifetimes: &'a Lifetimes,
@@ -88,7 +87,7 @@ pub struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The object of process `pid` that `address` belonged to at `time_ns`.
+    /// The object of process `pid` at `address` and `time_ns`.
     pub fn find(&mut self, pid: u32, time_ns: u64, address: u64) -> Option<FoundObject> {
         let process = self.lifetimes.process(pid)?;
         let place = self.cursor.first_looked_up(process).seek(address);

@@ -1,11 +1,11 @@
-//! Who touched which page first.
+//! Finds the thread that touched each page first.
 
 use nearpage_recording::{ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::{AccessChunks, Input, context::Context, lifetimes::Cursor, live::Place};
 
-/// By group: pages in units of the page size, ascending, and who touched them first.
+/// First touches by group: pages in units of the page size, ascending, and the thread.
 pub(crate) fn first_touches<A: AccessChunks + ?Sized>(
     input: &Input<A>,
     context: &Context,

@@ -1,16 +1,16 @@
-//! Names of functions as people read them. A demangler of C++ writes all types of parameters and what a template returns, which
-//! make one name several lines long.
+//! Short names of functions. C++ demanglers write all parameter types and a template's return type, so one name can
+//! take several lines.
 
 use std::borrow::Cow;
 
 use nearpage_wire::without_return_type;
 
-/// `ns::grid<double>::step(…) const` of `void ns::grid<double>::step(std::vector<int> const&) const`.
+/// Shortens `void ns::grid<double>::step(std::vector<int> const&) const` to `ns::grid<double>::step(…) const`.
 pub(crate) fn brief_function(name: &str) -> Cow<'_, str> {
     if !name.contains('(') {
         return name.into();
     }
-    // The word `operator` ends in a space before some operators.
+    // A return type ends in a space, but so does the word `operator` in names of some operators.
     let name = match name.contains("operator") {
         true => name,
         false => without_return_type(name),
@@ -18,7 +18,7 @@ pub(crate) fn brief_function(name: &str) -> Cow<'_, str> {
     without_arguments(name, ['(', ')']).into()
 }
 
-/// `text` with an ellipsis between brackets that follow a name.
+/// Replaces the text within brackets that follow a name by an ellipsis.
 pub fn without_arguments(text: &str, [open, close]: [char; 2]) -> String {
     let mut short = String::with_capacity(text.len());
     let mut rest = text;
@@ -26,12 +26,12 @@ pub fn without_arguments(text: &str, [open, close]: [char; 2]) -> String {
         let (before, from) = rest.split_at(at);
         short += before;
         let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '>' | ')');
-        // `operator<<` is a name, too.
+        // The symbols of `operator<<` are part of the name before the brackets.
         let is_symbol = |c: char| !c.is_alphanumeric() && c != '_' && c != ' ';
         let follows_operator =
             open == '(' && before.trim_end_matches(is_symbol).ends_with("operator");
         let follows_name = follows_operator || before.ends_with(is_of_name);
-        // `operator<`, and arrows, are no brackets.
+        // The `<` of `operator<` opens no bracket.
         let is_operator = open == '<' && short.trim_end_matches('<').ends_with("operator");
         match bracketed(from, [open, close]) {
             Some(end) if follows_name && !is_operator && end > 2 => {
@@ -47,7 +47,7 @@ pub fn without_arguments(text: &str, [open, close]: [char; 2]) -> String {
     short + rest
 }
 
-/// Where the brackets end that `text` begins with.
+/// End of the bracketed text at the start of `text`, in bytes; none if no bracket closes it.
 fn bracketed(text: &str, [open, close]: [char; 2]) -> Option<usize> {
     let mut depth = 0;
     let mut before = ' ';

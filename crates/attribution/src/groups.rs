@@ -1,55 +1,55 @@
-//! Which objects are one row: those of one call site or symbol.
+//! Groups objects of one call site or symbol.
 
 use nearpage_recording::{CallSiteId, Object, ObjectKind};
 use rustc_hash::FxHashMap;
 
 use crate::ObjectName;
 
-/// A call site whose largest object is so many times its smallest is split by size class.
+/// Ratio of largest to smallest object from which a call site is split by size class.
 const SIZES_DIFFER_WILDLY: u64 = 64;
 
-/// Objects that are not alone in their group and are followed one by one, at most.
+/// Largest number of objects that share a group and are still followed one by one.
 const FOLLOWED_MAX: usize = 1 << 13;
 
-/// Up to so many objects of one call site, each at least so large, are told from each other.
+/// A call site with at most this many objects, each of at least `SIBLING_BYTES_MIN`, has a group per object.
 const SIBLINGS_MAX: f64 = 64.0;
 const SIBLING_BYTES_MIN: u64 = 1 << 18;
 
-/// One row to be.
+/// A group of objects, before their accesses are added up.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Group {
     pub kind: ObjectKind,
     pub name: ObjectName,
     pub size_bytes: u64,
     pub instances: f64,
-    /// One of the objects.
+    /// Number of the group's first object.
     pub first: u32,
-    /// There is no other.
+    /// Whether the group has no other object.
     pub is_only: bool,
-    /// It is one of a few large objects of this group.
+    /// Number of the call site's group, where this group has one of its few large objects.
     pub parent: Option<u32>,
 }
 
-/// All rows, and who is in which.
+/// All groups, and the group of each object.
 #[derive(Debug)]
 pub(crate) struct Groups {
     pub groups: Vec<Group>,
     /// Group of each object.
     pub of_object: Vec<u32>,
-    /// A bit for each object: is it followed by itself? Looked up for every access.
+    /// Bit set of the objects that are followed one by one; every access looks up its object here.
     followed: Vec<u64>,
 }
 
-/// What no logged object explains of the heap that `brk` extends.
+/// Group of the heap memory from `brk` that lies outside logged objects.
 pub const IN_BRK_HEAP: &str = "heap, outside logged objects";
-/// The same of memory that allocators map.
+/// Group of memory that allocators map, outside logged objects.
 const IN_ARENAS: &str = "arenas, outside logged objects";
 
-/// What decides about the group; names are compared by reference.
+/// Key by which objects are grouped.
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
     CallSite(ObjectKind, CallSiteId, u32),
-    /// By name, too: a section may begin where its first symbol does, and a segment where its first section does.
+    /// The name is needed, too: a section may begin at its first symbol, and a segment at its first section.
     Symbol(u32, u64, &'a str),
     Named(ObjectKind, &'a str),
 }
@@ -72,7 +72,7 @@ impl Groups {
                 (kind @ (ObjectKind::Heap | ObjectKind::Mapping), Some(site), _) => {
                     let (least, most) = sizes[&(kind, site)];
                     let wild = most / least >= SIZES_DIFFER_WILDLY;
-                    // Classes of a factor 16: … 16 KiB, 256 KiB, 4 MiB …
+                    // Upper bounds of the size classes grow by a factor of 16: … 16 KiB, 256 KiB, 4 MiB …
                     let class = if wild {
                         (object.size_bytes.max(1).ilog2() + 2) / 4
                     } else {
@@ -129,7 +129,7 @@ impl Groups {
         }
     }
 
-    /// The same with a group of its own for each of a few large objects of one call site.
+    /// Groups in which each of a few large objects of one call site has its own group.
     pub fn with_siblings(objects: &[Object]) -> Groups {
         let mut all = Self::new(objects);
         let mut smallest: FxHashMap<u32, u64> = FxHashMap::default();
@@ -160,14 +160,14 @@ impl Groups {
         all
     }
 
-    /// Is the object followed by itself?
+    /// Whether the object is followed one by one.
     #[inline]
     pub fn follows(&self, object: u32) -> bool {
         self.followed[object as usize / 64] >> (object % 64) & 1 == 1
     }
 }
 
-/// The largest of the objects that are not alone.
+/// Bit set of the largest objects that share their group, or that have a parent group.
 fn follow(objects: &[Object], groups: &[Group], of_object: &[u32]) -> Vec<u64> {
     let mut candidates: Vec<u32> = (0..objects.len() as u32)
         .filter(|&id| {
@@ -180,7 +180,7 @@ fn follow(objects: &[Object], groups: &[Group], of_object: &[u32]) -> Vec<u64> {
         })
         .collect();
     if candidates.len() > FOLLOWED_MAX {
-        // Of equally large ones, some from everywhere: whose they are may change along the way.
+        // Among equally large objects, a scattered selection: the owner may change with the object's number.
         let scattered = |id: u32| id.wrapping_mul(0x9E37_79B1);
         let largest_first = |&id: &u32| {
             let size_bytes = objects[id as usize].size_bytes;

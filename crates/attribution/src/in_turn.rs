@@ -1,8 +1,8 @@
-//! Objects that a program uses in two ways in turn: rows in one phase and columns in another; all of it by one thread,
-//! then each thread its share.
+//! Objects that a program uses in two ways in turn: by rows in one phase and by columns in another; or all of it by
+//! one thread, then a share by each thread.
 //!
-//! No rule explains more than about half of such accesses. What one rule leaves, another one explains: after the
-//! accesses by the owners of columns are taken away, the rest are by the owners of rows.
+//! One rule explains only about half of such accesses, and a second rule explains the remaining ones. Without the
+//! accesses by the owners of columns, for example, only those by the owners of rows are left.
 
 use nearpage_recording::ThreadIndex;
 use rustc_hash::FxHashMap;
@@ -14,22 +14,23 @@ use crate::{
     pattern::EVIDENCE_MIN,
 };
 
-/// Share of the accesses that the first way leaves to the second at least: of two threads' rows and columns, a quarter.
+/// Smallest share of the accesses that the first rule may leave to the second. Two threads' rows and columns leave a
+/// quarter.
 const LEFT_MIN: f64 = 0.15;
-/// Skill with which the second rule explains what the first one leaves, at least.
+/// Smallest skill of the second rule on the accesses that the first rule leaves.
 const SKILL_MIN: f64 = 0.7;
-/// Share of the accesses that both rules together explain at least.
+/// Smallest share of the accesses that both rules explain together.
 const EXPLAINED_MIN: f64 = 0.88;
-/// Share of the accesses to others' parts by a thread that uses all of an object, at least.
+/// For one thread that uses all of an object: smallest share of its accesses among those outside its own part.
 const EVERYWHERE_MIN: f64 = 0.25;
 
-/// A rule that has been found over a team: pieces of `block_bytes`, dealt to its threads in order.
+/// A rule: pieces of `block_bytes`, dealt to a team's threads in order.
 #[derive(Clone, Copy)]
 pub(crate) struct Dealt {
     pub block_bytes: f64,
 }
 
-/// Where an object's accesses are looked at.
+/// The object and its cells.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub cells: &'a [Cell],
@@ -37,8 +38,8 @@ pub(crate) struct Place<'a> {
     pub size_bytes: u64,
 }
 
-/// Does a block distribution of the whole object explain what pieces in order leave, or the other way round?
-/// `other` finds the second rule in the accesses that the first one leaves.
+/// Finds a second rule beside `first`: a block distribution beside dealt pieces, or the reverse. `other` searches the
+/// accesses that the first rule leaves.
 pub(crate) fn two_rules(
     place: Place,
     team: &Team,
@@ -65,7 +66,7 @@ pub(crate) fn two_rules(
     (is_clear && explained >= EXPLAINED_MIN).then_some(second)
 }
 
-/// Who owns pages under a rule: a page that two pieces meet in has two owners.
+/// Owners of pages under a rule. A page where two pieces meet has two owners.
 struct Owners<'a> {
     team: &'a [ThreadIndex],
     page_bytes: f64,
@@ -88,14 +89,14 @@ impl<'a> Owners<'a> {
 
     fn has(&self, cell: &Cell) -> bool {
         let first = f64::from(cell.page) * self.page_bytes;
-        // What merely touches the page does not count.
+        // A piece that covers less than 1/16 of the page at its edge does not count.
         [1.0 / 16.0, 0.5, 15.0 / 16.0]
             .iter()
             .any(|part| self.of(first + part * self.page_bytes) == cell.thread)
     }
 }
 
-/// One thread that uses all of an object, while each thread of a team has its share.
+/// Finds the pattern of one thread that uses all of an object while each thread of a team has a share.
 pub(crate) fn one_then_shares(
     place: Place,
     teams: &[Team],
@@ -114,7 +115,6 @@ pub(crate) fn one_then_shares(
         return None;
     }
     let found = teams.iter().enumerate().filter_map(|(number, team)| {
-        // Of two threads, the other one alone has a share that it could have by any rule.
         let skill = skill_of_shares(place, team, &others, most, effort)?;
         Some((number, skill))
     });
@@ -128,7 +128,8 @@ pub(crate) fn one_then_shares(
     Some(Pattern::InTurn(Box::new(patterns)))
 }
 
-/// How much better equal shares explain the accesses of all threads but one than that one's, which are everywhere, would.
+/// Skill with which equal shares explain the accesses of all threads except `most`. The chance level is the accesses
+/// of `most`, which must be in every share.
 fn skill_of_shares(
     place: Place,
     team: &Team,
@@ -142,7 +143,7 @@ fn skill_of_shares(
     }
     let block_bytes = place.size_bytes as f64 / members as f64;
     let owners = Owners::new(place, team, Dealt { block_bytes });
-    // Where the one thread is.
+    // Samples of `most` by the owner of the share that they are in.
     let mut here: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
     let (mut ones, mut elsewhere) = (0.0, 0.0);
     for cell in place.cells.iter().filter(|cell| cell.thread == most) {
@@ -164,7 +165,7 @@ fn skill_of_shares(
         fit.explained += if owners.has(cell) { part } else { 0.0 };
         fit.chance += part * here.get(&cell.thread).copied().unwrap_or(0.0) / ones;
     }
-    // The one thread is in every share.
+    // `most` must use every share, at a quarter of the mean or more.
     let shares = team.threads.iter().filter(|&&thread| {
         let share = here.get(&thread).copied().unwrap_or(0.0) / ones;
         share >= 0.25 / members as f64

@@ -1,15 +1,15 @@
-//! What attribution reads.
+//! Input of attribution.
 
 use nearpage_machine::Machine;
 use nearpage_recording::{AccessBatch, ColumnSelection, Mark, Recording, SampleCounts, Tables};
 
-/// Accesses in chunks, in order of time as far as the recorder had them so, that several threads
-/// read at once.
+/// Accesses in chunks, nearly in order of time, that several threads can read at once.
 pub trait AccessChunks: Sync {
     /// Number of chunks.
     fn chunks(&self) -> usize;
 
-    /// Reads the chunk of a number into a batch, in place of what it held, best in order. Every thread has one of its own.
+    /// Returns a function that reads a chunk by number into a batch and replaces the batch's contents. Reading in
+    /// order is fastest. Each thread needs its own reader.
     fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError>;
 }
 
@@ -30,7 +30,7 @@ impl AccessChunks for [AccessBatch] {
     }
 }
 
-/// Chunks of a recording's table or log.
+/// Chunks of a recording's table of accesses, or of the log of an unfinished recording.
 impl AccessChunks for Recording {
     fn chunks(&self) -> usize {
         self.access_chunks()
@@ -48,22 +48,22 @@ impl AccessChunks for Recording {
     }
 }
 
-/// A recording.
+/// A recording, or parts of one, to attribute.
 pub struct Input<'a, A: AccessChunks + ?Sized> {
     /// The accesses.
     pub accesses: &'a A,
-    /// Objects, threads, modules and where they were, first touches.
+    /// Objects, threads, modules with their mappings, and first touches.
     pub tables: &'a Tables,
     /// Marks of the stable phase; may be empty.
     pub marks: &'a [Mark],
-    /// What became of samples.
+    /// Numbers of samples that were kept and lost, by reason.
     pub counts: SampleCounts,
-    /// The machine of the recording, for which accesses are remote; absent: none is.
+    /// Machine of the recording, whose nodes tell remote accesses; without a machine, no access counts as remote.
     pub machine: Option<&'a Machine>,
 }
 
 impl<'a> Input<'a, Recording> {
-    /// All of a recording.
+    /// The whole recording as input.
     pub fn new(recording: &'a Recording) -> Self {
         Input {
             accesses: recording,
@@ -74,7 +74,7 @@ impl<'a> Input<'a, Recording> {
         }
     }
 
-    /// The same, with its accesses read through something that looks on.
+    /// The same input with its accesses read through `accesses`.
     #[must_use]
     pub fn through<A: AccessChunks + ?Sized>(self, accesses: &'a A) -> Input<'a, A> {
         let Self {
@@ -94,7 +94,7 @@ impl<'a> Input<'a, Recording> {
     }
 }
 
-/// Which accesses count.
+/// Kinds of accesses to attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Operations {
     /// Loads, stores and fetches.
@@ -106,16 +106,16 @@ pub enum Operations {
     Stores,
 }
 
-/// How to attribute.
+/// Options of an attribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Unit of placement, in bytes: a power of two, 4096 or more.
     pub page_bytes: u64,
-    /// Which accesses count.
+    /// Kinds of accesses that count.
     pub operations: Operations,
-    /// Only accesses within the marked stable phase, of processes that marked one.
+    /// Whether processes that marked a stable phase count within this phase only.
     pub stable_phase_only: bool,
-    /// Threads that read and add up; 0: as many as there are CPUs to run on. The result is the same.
+    /// Number of threads that read and add up; 0: one per available CPU. The result does not depend on this number.
     pub workers: usize,
 }
 

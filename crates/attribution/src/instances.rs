@@ -1,4 +1,4 @@
-//! The instances of one group, each by itself.
+//! Finds out which threads use which instances of a group.
 
 use std::cmp::Reverse;
 
@@ -13,15 +13,15 @@ use crate::{
     segments::segments,
 };
 
-/// Instances that one thread uses so much are its own.
+/// Smallest share of instances' accesses by their main users for the instances to be private.
 const OWN_SHARE: f64 = 0.9;
-/// Samples of an instance that tell whose it is: of two, too often both are one thread's.
+/// Smallest number of samples that tells an instance's owner: two samples are too often of one thread by chance.
 const TELLING_SAMPLES: f64 = 4.0;
-/// Share of the accesses by the owners of segments, from which the instances belong to threads in turn.
+/// Smallest share of accesses by the segments' owners for instances to belong to threads in turn.
 const TURNS_SHARE_MIN: f64 = 0.75;
 
-/// What each thread did to each followed instance of a group, its initialisation left out where it knows anything
-/// else: `cells` have the object's number for a page.
+/// Accesses by instance and thread. In `cells`, an object's number takes the place of the page. The initialisation
+/// counts only if no other access is known.
 pub(crate) fn uses(cells: &PhasedCells) -> Vec<InstanceUse> {
     let (cells, initialisation) = cells.phases();
     let mut found = cells.sorted();
@@ -38,7 +38,6 @@ pub(crate) fn uses(cells: &PhasedCells) -> Vec<InstanceUse> {
     found.into_iter().map(of).collect()
 }
 
-/// The instances with most of the cost.
 pub(crate) fn costliest(uses: &[InstanceUse]) -> Vec<ObjectId> {
     let mut sums: Vec<(ObjectId, f64, f64)> = Vec::new();
     for of_one in uses.chunk_by(|a, b| a.object == b.object) {
@@ -57,7 +56,7 @@ pub(crate) fn costliest(uses: &[InstanceUse]) -> Vec<ObjectId> {
     sums.into_iter().map(|one| one.0).collect()
 }
 
-/// Do the instances belong to different threads, each to one?
+/// Whether the instances belong to different threads, each to one.
 pub(crate) fn each_its_own(uses: &[InstanceUse]) -> bool {
     let (mut all, mut own, mut owners) = (0.0, 0.0, FxHashMap::default());
     for of_one in uses.chunk_by(|a, b| a.object == b.object) {
@@ -81,7 +80,7 @@ pub(crate) fn each_its_own(uses: &[InstanceUse]) -> bool {
     owners.len() > 1 && own >= OWN_SHARE * all || few_samples_agree(uses)
 }
 
-/// Of instances with too few samples each, does one sample's thread tell the others' threads?
+/// Whether samples of one instance agree in their thread, for instances with too few samples each.
 fn few_samples_agree(uses: &[InstanceUse]) -> bool {
     let (mut all, mut agree) = (0.0, 0.0);
     let mut by_thread: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
@@ -101,14 +100,14 @@ fn few_samples_agree(uses: &[InstanceUse]) -> bool {
     }
     let chance: f64 = by_thread.values().map(|&sum| (sum / all).powi(2)).sum();
     let explained = agree / all;
-    // The owner makes a share of the accesses, so that two of them agree as often as its square says.
+    // Two samples of an instance agree about as often as the square of the owner's share.
     by_thread.len() > 1
         && explained >= OWN_SHARE.powi(2)
         && explained > chance
         && all * divergence(explained, chance) >= EVIDENCE_MIN
 }
 
-/// Runs of instances, in the order in which they were made, each mostly of one thread; none where they are not.
+/// Runs of instances in order of creation, each used mostly by one thread; none if there are no such runs.
 pub(crate) fn in_turn(uses: &[InstanceUse], effort: Effort) -> Option<Vec<Segment>> {
     let first = uses.first()?.object.0;
     let cell = |one: &InstanceUse| Cell {

@@ -1,16 +1,14 @@
-//! Accesses × objects → affinities: which object and page each access belongs to, what each thread
-//! did to each page, and the pattern behind it.
+//! Finds the object and page of each access, the accesses of each thread to each page, and the pattern behind them.
 //!
-//! Input is a [`nearpage_recording`] recording, read once, in batches; output is an
-//! [`Attribution`], bounded in size whatever the recording's length. Nodes come in only as the
-//! recorded `page_node`; placing is the planner's business. What an object is called
-//! is said here, too ([`Names`]).
+//! The input is a [`nearpage_recording`] recording, read once, in batches. The output is an [`Attribution`], whose
+//! size is bounded for recordings of any length. Nodes are known only from the recorded `page_node`: the planner
+//! decides placement. [`Names`] gives objects their names.
 //!
 //! ```
 //! use nearpage_attribution::{Input, Options, attribute};
 //! use nearpage_recording::{AccessBatch, SampleCounts, Tables};
 //!
-//! // `Input::new(&recording)` takes all of a recording; anything with chunks of accesses will do.
+//! `Input::new(&recording)` takes a whole recording; any type with chunks of accesses works, too.
 //! let batches: &[AccessBatch] = &[];
 //! let tables = Tables::default();
 //! let input = Input { accesses: batches, tables: &tables, marks: &[], counts: SampleCounts::default(), machine: None };

@@ -1,10 +1,9 @@
 //! Finds the object to which an address belonged at a time.
 //!
-//! An object is a rectangle in addresses and time. Heap memory is used again and again, so neither
-//! the address nor the time alone tells the object. [`Lifetimes`] keeps births and deaths in order
-//! of time. A [`Cursor`] moves along them in either direction, with the set of objects that live. As
-//! accesses come nearly in order of time, the cursor moves little, and needs memory only for the objects
-//! that live at once.
+//! An object occupies a rectangle in addresses and time: heap memory is reused, so an address alone does not identify
+//! an object. [`Lifetimes`] keeps births and deaths in order of time. A [`Cursor`] moves along them in either
+//! direction and holds the set of live objects. Accesses come nearly in order of time, so the cursor moves little and
+//! needs memory for the live objects only.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -13,8 +12,8 @@ use rustc_hash::FxHashMap;
 
 use crate::live::{LiveRanges, Place, Range};
 
-/// The order in which kinds of objects are searched: allocations before the areas that contain them, thread-local
-/// storage before the stack mapping that contains it, the allocator's memory last.
+/// Order in which kinds of objects are searched: allocations before the areas that contain them, thread-local storage
+/// before the stack mapping that contains it, and the allocator's memory last.
 const PRECEDENCE: [ObjectKind; KINDS] = [
     ObjectKind::Heap,
     ObjectKind::Tls,
@@ -40,7 +39,7 @@ struct Change {
     birth: bool,
 }
 
-/// A range and its lifetime.
+/// A range with the time of its birth and death.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     kind: u8,
@@ -49,15 +48,12 @@ struct Span {
     died_ns: u64,
 }
 
-/// The objects of one process.
 #[derive(Debug)]
 struct Process {
     spans: Vec<Span>,
-    /// Births and deaths in order of time, deaths first.
     changes: Vec<Change>,
 }
 
-/// The objects of all processes, by time.
 #[derive(Debug, Default)]
 pub(crate) struct Lifetimes {
     processes: Vec<Process>,
@@ -65,9 +61,9 @@ pub(crate) struct Lifetimes {
 }
 
 impl Lifetimes {
-    /// Indexes `objects`; `group_of` has each one's group. Where objects of one kind overlap in
-    /// address and time, the younger one proves that the older was gone (heap) or replaced there
-    /// (the other kinds); of the same age, the smaller lies on top.
+    /// Indexes `objects`; `group_of` has the group of each object. Where objects of one kind overlap in address and
+    /// time, the younger object ends the older one: as a whole on the heap, within the overlap for other kinds. Of
+    /// objects of the same age, the smaller lies on top.
     pub fn new(objects: &[Object], group_of: &[u32]) -> Lifetimes {
         let mut lifetimes = Lifetimes::default();
         let mut members: Vec<Vec<u32>> = Vec::new();
@@ -89,12 +85,11 @@ impl Lifetimes {
         lifetimes
     }
 
-    /// Processes are numbered below this.
+    /// Number of processes, from which [`process`](Self::process) counts.
     pub fn process_count(&self) -> usize {
         self.processes.len()
     }
 
-    /// Number of the process, for [`Cursor::find`].
     pub fn process(&self, pid: u32) -> Option<u32> {
         self.by_pid.get(&pid).copied()
     }
@@ -159,11 +154,11 @@ impl Process {
     }
 }
 
-/// Makes the lifetimes of one process's ranges disjoint, fed in order of birth.
+/// Makes the lifetimes of one process's ranges disjoint. Objects come in order of birth.
 #[derive(Default)]
 struct Building {
     spans: Vec<Span>,
-    /// The objects that live; here, `object` is the position in `spans`.
+    /// Live ranges by kind. Here, `object` is the position in `spans`.
     live: [LiveRanges; KINDS],
     deaths: BinaryHeap<Reverse<(u64, u32)>>,
 }
@@ -177,7 +172,7 @@ impl Building {
             let span = &mut self.spans[older.object as usize];
             let (older, older_died_ns) =
                 (span.range, std::mem::replace(&mut span.died_ns, born_ns));
-            // The allocator does not give out memory twice: the older object was freed as a whole.
+            // The allocator does not hand out memory twice, so the older object had been freed as a whole.
             if kind != ObjectKind::Heap {
                 for (start, end) in [(older.start, range.start), (range.end, older.end)] {
                     if start < end {
@@ -221,7 +216,7 @@ impl Building {
         {
             self.deaths.pop();
             let span = &self.spans[position as usize];
-            // Unless a younger object has replaced it before.
+            // A younger object may have replaced the range before.
             if span.died_ns == died_ns {
                 self.live[span.kind as usize].remove(span.range.start);
             }
@@ -229,7 +224,7 @@ impl Building {
     }
 }
 
-/// The objects that live in each process, at the time of the last look-up.
+/// The live objects of each process at the time of the last look-up.
 #[derive(Debug)]
 pub(crate) struct Cursor<'a> {
     processes: Vec<ProcessCursor<'a>>,
@@ -239,14 +234,15 @@ pub(crate) struct Cursor<'a> {
 struct ProcessCursor<'a> {
     process: &'a Process,
     live: [LiveRanges; KINDS],
-    /// Changes before this one have happened.
+    /// Number of changes that have been applied.
     next: usize,
-    /// The times at which nothing has to change: from, up to but not including.
+    /// Times between the last applied change (inclusive) and the next one (exclusive), for which the cursor need not
+    /// move.
     steady_ns: (u64, u64),
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts before all births.
+    /// A cursor before all births.
     pub fn new(lifetimes: &'a Lifetimes) -> Cursor<'a> {
         let processes = lifetimes
             .processes
@@ -261,16 +257,14 @@ impl<'a> Cursor<'a> {
         Cursor { processes }
     }
 
-    /// The living objects of a process of the kind that is searched first: a start for searches that
-    /// [`find`](Self::find) finishes.
+    /// The live objects of the kind that is searched first. A search begun here is finished by [`find`](Self::find).
     #[inline]
     pub fn first_looked_up(&self, process: u32) -> &LiveRanges {
         &self.processes[process as usize].live[0]
     }
 
-    /// The object to which `address` belonged in a process (by [`Lifetimes::process`]) at a time,
-    /// and its kind. `place` is the result of a search in [`first_looked_up`](Self::first_looked_up), or any
-    /// other value.
+    /// The object of a process ([`Lifetimes::process`]) at an address and time, and its kind. `place` comes from a
+    /// search in [`first_looked_up`](Self::first_looked_up); any other value is correct, too, but slower.
     #[inline]
     pub fn find(
         &mut self,
@@ -417,7 +411,7 @@ mod tests {
     }
 
     proptest! {
-        /// The cursor gives the same whichever way it came.
+        /// The direction from which the cursor comes does not matter.
         #[test]
         fn moves_both_ways(
             specs in prop::collection::vec((0usize..7, 0u64..64, 1u64..20, 0u64..50, 1u64..50), 1..60),
@@ -433,7 +427,7 @@ mod tests {
                 let moved = cursor.find(0, time_ns, address, Place::default()).map(|(_, range)| range.object);
                 let fresh = Cursor::new(&lifetimes).find(0, time_ns, address, Place::default()).map(|(_, range)| range.object);
                 prop_assert_eq!(moved, fresh);
-                // Never one that isn't there.
+                // An object that is found contains the address and is alive.
                 if let Some(id) = moved {
                     let object = &objects[id as usize];
                     prop_assert!(object.address <= address && address < object.address + object.size_bytes);

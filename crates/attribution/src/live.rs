@@ -1,43 +1,40 @@
-//! The objects that live at one moment, found by address.
+//! Live objects at one moment, found by address.
 
 use crate::{array::Array, near::prefetch};
 
-/// An address range that belongs to an object. Never across two cache lines.
+/// An address range that belongs to an object. The alignment keeps a range within one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(32))]
 pub(crate) struct Range {
-    /// First address.
     pub start: u64,
-    /// Past the last address.
+    /// Address after the last one.
     pub end: u64,
-    /// First address of the object; less than `start` for what is left of a mapping that was
-    /// partly replaced.
+    /// First address of the object. It is below `start` for the remainder of a partly replaced mapping.
     pub base: u64,
-    /// Its group.
     pub group: u32,
-    /// Its position in the object table.
+    /// Position of the object in the object table.
     pub object: u32,
 }
 
-/// Ranges in a block of consecutive ones.
+/// Largest number of consecutive ranges in a block.
 const BLOCK_MAX: usize = 128;
 
-/// Where a block's ranges are, and what a search in it begins with.
+/// Position of a block's ranges, and the bounds with which a search in the block begins.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Block {
-    /// The first and the last of its `start`s.
+    /// The first and the last `start` in the block.
     first: u64,
     last: u64,
-    /// Number of its place in [`Shelves`].
+    /// Number of the block's place in [`Shelves`].
     shelf: u32,
     length: u32,
 }
 
-/// Room for the ranges of each block, on huge pages.
+/// Memory for the ranges of all blocks, on huge pages.
 #[derive(Debug, Default)]
 struct Shelves {
-    /// `start` of each range, apart so that a search touches few cache lines.
+    /// The `start` of each range, in an array of their own: a search then touches few cache lines.
     starts: Array<u64>,
     ranges: Array<Range>,
     used: usize,
@@ -78,7 +75,7 @@ impl Shelves {
         &self.ranges[block.shelf as usize * BLOCK_MAX..][..block.length as usize]
     }
 
-    /// Makes room for a range in a block that has some.
+    /// Inserts a range into a block that is not full.
     fn insert(&mut self, block: &mut Block, at: usize, range: Range) {
         let from = block.shelf as usize * BLOCK_MAX;
         let past = from + block.length as usize;
@@ -99,7 +96,7 @@ impl Shelves {
         self.bound(block);
     }
 
-    /// Moves the ranges from `keep` on to a block of their own.
+    /// Moves the ranges from position `keep` on to a new block.
     fn split(&mut self, block: &mut Block, keep: usize) -> Block {
         let mut upper = Block {
             shelf: self.take(),
@@ -119,7 +116,7 @@ impl Shelves {
         upper
     }
 
-    /// Brings a block's bounds up to date.
+    /// Updates a block's `first` and `last`.
     fn bound(&self, block: &mut Block) {
         let starts = self.starts(block);
         if let (Some(&first), Some(&last)) = (starts.first(), starts.last()) {
@@ -129,8 +126,7 @@ impl Shelves {
 }
 
 impl Block {
-    /// Where a range that contains `address` would be if all were of one size and adjacent, as many
-    /// are.
+    /// Position of the range with `address` if all ranges had one size and were adjacent, as is common.
     #[inline]
     fn guess(&self, address: u64) -> usize {
         let last = self.length as usize - 1;
@@ -139,8 +135,8 @@ impl Block {
         ((share * last as f64) as usize).min(last)
     }
 
-    /// The last range that begins at `address` or before; one does. Where the guess is wrong, there
-    /// is no pattern that the processor could foretell: only a search without branches is fast.
+    /// Position of the last range that begins at `address` or before; there must be one. If the guess is wrong, the
+    /// processor can't predict branches of the search either, so `partition_point` searches without branches.
     #[inline]
     fn search(&self, starts: &[u64], address: u64) -> usize {
         let guess = self.guess(address);
@@ -153,19 +149,19 @@ impl Block {
     }
 }
 
-/// Where a search for an address has come to. Still right to begin from after changes.
+/// Intermediate result of a search for an address. It stays usable when ranges change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
     block: u32,
     at: u32,
 }
 
-/// Disjoint ranges sorted by address: a sorted list in two levels, so that a million live objects
-/// are searched and changed with a handful of cache misses.
+/// Disjoint ranges sorted by address. The sorted list has two levels, so a million live objects are searched and
+/// changed with few cache misses.
 ///
-/// A search can go in steps, [`seek`](Self::seek), [`guess`](Self::guess),
-/// [`narrow`](Self::narrow) and [`find_from`](Self::find_from); each asks for the memory of the
-/// next, so that many searches wait for it together.
+/// A search can run in steps: [`seek`](Self::seek), [`guess`](Self::guess), [`narrow`](Self::narrow) and
+/// [`find_from`](Self::find_from). Each step prefetches the memory of the next one, so several searches can overlap
+/// their cache misses.
 #[derive(Debug, Default)]
 pub(crate) struct LiveRanges {
     /// First `start` of each block.
@@ -175,7 +171,7 @@ pub(crate) struct LiveRanges {
 }
 
 impl LiveRanges {
-    /// The block that holds `address`, if any does.
+    /// The block whose ranges may contain `address`; none if all ranges lie above.
     #[inline]
     fn block_of(&self, address: u64) -> Option<usize> {
         self.firsts
@@ -183,7 +179,6 @@ impl LiveRanges {
             .checked_sub(1)
     }
 
-    /// The range that contains `address`.
     #[inline]
     pub fn find(&self, address: u64) -> Option<&Range> {
         let block = &self.blocks[self.block_of(address)?];
@@ -192,7 +187,7 @@ impl LiveRanges {
         (address < range.end).then_some(range)
     }
 
-    /// The first step: finds the block.
+    /// First step of a search: finds the block.
     #[inline]
     pub fn seek(&self, address: u64) -> Place {
         let block = self.block_of(address).unwrap_or(0);
@@ -205,7 +200,7 @@ impl LiveRanges {
         }
     }
 
-    /// The second step: guesses where in the block it is.
+    /// Second step: prefetches the guessed position within the block.
     #[inline]
     pub fn guess(&self, address: u64, place: Place) {
         if let Some(block) = self.blocks.get(place.block as usize) {
@@ -213,7 +208,7 @@ impl LiveRanges {
         }
     }
 
-    /// The third step: finds where in the block it is.
+    /// Third step: finds the position within the block.
     #[inline]
     pub fn narrow(&self, address: u64, place: &mut Place) {
         if let Some(block) = self.blocks.get(place.block as usize)
@@ -225,24 +220,24 @@ impl LiveRanges {
         }
     }
 
-    /// The last step: the same as [`find`](Self::find).
+    /// Last step: the result of [`find`](Self::find).
     #[inline]
     pub fn find_from(&self, address: u64, place: Place) -> Option<&Range> {
         let block = self.blocks.get(place.block as usize);
         let from = block.and_then(|block| self.shelves.ranges(block).get(place.at as usize..));
         match from.unwrap_or_default() {
-            // Ranges are disjoint: it is this one.
+            // Ranges are disjoint, so no other range has the address.
             [near, ..] if near.start <= address && address < near.end => Some(near),
-            // It is in the gap before the next.
+            // The address lies in the gap before the next range.
             [near, next, ..] if near.end <= address && address < next.start => None,
             _ => self.find(address),
         }
     }
 
-    /// Ranges that overlap `start..end`, by address.
+    /// Ranges that overlap `start..end`, in order of address.
     pub fn overlapping(&self, start: u64, end: u64) -> Vec<Range> {
         let mut found = Vec::new();
-        // Ranges are disjoint: at most one begins before `start` and reaches into it.
+        // Ranges are disjoint, so at most one begins before `start` and overlaps.
         let mut at = match self.block_of(start) {
             Some(block) => (
                 block,
@@ -267,7 +262,7 @@ impl LiveRanges {
         found
     }
 
-    /// Adds a range that overlaps none.
+    /// Adds a range, which must not overlap any other.
     pub fn insert(&mut self, range: Range) {
         let Some(index) = self.block_of(range.start).or(if self.blocks.is_empty() {
             None
@@ -295,7 +290,7 @@ impl LiveRanges {
             self.firsts[index] = block.first;
             return;
         }
-        // Appending in order of address, as at the start, leaves full blocks behind.
+        // Ranges that come in order of address, as at the start, then fill their blocks.
         let keep = if at == BLOCK_MAX {
             BLOCK_MAX
         } else {
@@ -311,7 +306,7 @@ impl LiveRanges {
         self.blocks.insert(index + 1, upper);
     }
 
-    /// Removes the range that begins at `start`.
+    /// Removes the range that begins at `start`, if there is one.
     pub fn remove(&mut self, start: u64) {
         let Some(index) = self.block_of(start) else {
             return;
@@ -339,7 +334,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Behaves as an ordered map does, also where a search began before a change.
+        /// Behaves like an ordered map, even if a search began before a change.
         #[test]
         fn agrees_with_an_ordered_map(steps in prop::collection::vec((0u64..2000, 1u64..4, any::<bool>()), 1..1500)) {
             let (mut live, mut model) = (LiveRanges::default(), BTreeMap::<u64, u64>::new());

@@ -1,4 +1,4 @@
-//! What engineers call an object of a recording: one name, which every command, plan and file uses.
+//! Display names of objects: one name in all commands, plans and files.
 
 use nearpage_recording::{CallSite, CallSiteId, Frame, ModuleId, Object, ObjectKind, Tables};
 use nearpage_wire::{is_own_module, is_runtime_function, is_runtime_module};
@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use crate::function_name::brief_function;
 use crate::{ObjectGroup, ObjectName};
 
-/// The file name of a path.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
@@ -22,7 +21,7 @@ fn is_runtime(tables: &Tables, frame: &Frame) -> bool {
     is_runtime_module(module_name(tables, frame.module).as_bytes())
 }
 
-/// Call site of a group, where its name is one.
+/// Call site of a group that is named by its call site.
 pub fn call_site<'a>(tables: &'a Tables, group: &ObjectGroup) -> Option<&'a CallSite> {
     match group.name {
         ObjectName::CallSite(id) => tables.call_sites.get(id.0 as usize),
@@ -30,7 +29,6 @@ pub fn call_site<'a>(tables: &'a Tables, group: &ObjectGroup) -> Option<&'a Call
     }
 }
 
-/// `1st`, `2nd`, `3rd`, `4th`.
 fn ordinal(number: usize) -> String {
     let ending = match (number % 10, number % 100) {
         (1, not) if not != 11 => "st",
@@ -41,10 +39,10 @@ fn ordinal(number: usize) -> String {
     format!("{number}{ending}")
 }
 
-/// What nearpage does and has in the programs that it observes.
+/// Name of nearpage's own code and data inside observed programs.
 const NEARPAGE: &str = "nearpage itself";
 
-/// `solve cg.c:120`, as far as it is known; `cg+0x1234` otherwise.
+/// `solve cg.c:120` as far as debug information exists, otherwise `cg+0x1234`.
 pub fn place(tables: &Tables, frame: &Frame) -> String {
     if is_own_module(module_name(tables, frame.module).as_bytes()) {
         return NEARPAGE.to_owned();
@@ -65,31 +63,31 @@ pub fn place(tables: &Tables, frame: &Frame) -> String {
     }
 }
 
-/// What engineers call the groups of a report: a group's symbol; or function and line that
-/// allocated it. Call sites that share their innermost frame outside the runtime (a wrapper around
-/// `malloc`) are named after the first frame in which they differ. Where all frames are called alike, they are numbered in
-/// the order of the code, with the function in which they differ. As recorded, not yet safe to print.
+/// Display names of a report's groups: a symbol, or the function and line of the allocation. Call sites with the same
+/// innermost frame outside the runtime (a wrapper around `malloc`) are named after the first outer frame that differs.
+/// If all frames have equal names, the sites are numbered in the order of the code, and the name adds the function in
+/// which they differ. Names are as recorded and must be made safe before printing.
 #[derive(Clone, Debug)]
 pub struct Names<'a> {
     tables: &'a Tables,
-    /// Frame that names each call site of several with the same innermost one.
+    /// Naming frame of the call sites whose innermost frame is ambiguous.
     frames: FxHashMap<CallSiteId, usize>,
-    /// Those that no frame's name tells apart: functions without lines, calls on one line.
+    /// Call sites that no frame's name distinguishes: functions without lines, or calls on one line.
     alike: FxHashMap<CallSiteId, Alike>,
 }
 
-/// One of several call sites with one name.
+/// Place of a call site among those with the same name.
 #[derive(Clone, Debug)]
 struct Alike {
-    /// The first, second, …, in the order of the code.
+    /// Number of the call site, from 1, in the order of the code.
     number: usize,
     of_all: usize,
-    /// The innermost frame in which they differ.
+    /// Innermost frame in which the call sites differ.
     frame: Option<usize>,
 }
 
 impl<'a> Names<'a> {
-    /// Names for these groups.
+    /// Chooses names for these groups.
     pub fn new(tables: &'a Tables, groups: &[ObjectGroup]) -> Self {
         let mut names = Self {
             tables,
@@ -116,7 +114,7 @@ impl<'a> Names<'a> {
                     .push(site);
             }
             let alike = by_place.into_values().filter(|sites| sites.len() > 1);
-            // Outwards, where there is an outer frame: the others keep the name they share.
+            // Tries the next outer frame. Sites without one keep the name they share.
             open = alike
                 .flatten()
                 .filter(|&site| names.go_outwards(site))
@@ -134,7 +132,7 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// Numbers sites of one name in the order of the code, and finds the innermost frame that differs.
+    /// Numbers the sites of one name in the order of the code, and finds the innermost frame that differs.
     fn tell_apart(&mut self, sites: Vec<CallSiteId>) {
         let code = |&site: &CallSiteId| {
             let frames = self.frames_of(site);
@@ -167,7 +165,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Numbers of a call site's frames: from the program's innermost outwards, then those inside the runtime.
+    /// Numbers of a call site's frames: from the program's innermost frame outwards, then those inside the runtime.
     fn outwards(&self, site: CallSiteId) -> impl Iterator<Item = usize> + use<> {
         let innermost = self.innermost(site);
         (innermost..self.frames_of(site).len()).chain((0..innermost).rev())
@@ -180,7 +178,8 @@ impl<'a> Names<'a> {
             .map_or(&[], |site| &site.frames)
     }
 
-    /// The innermost frame outside runtime modules, and outside what of a standard library is in others.
+    /// Innermost frame outside runtime modules, and outside standard-library functions that were compiled into other
+    /// modules.
     fn innermost(&self, site: CallSiteId) -> usize {
         let frames = self.frames_of(site);
         let outside = |frame: &Frame| !is_runtime(self.tables, frame);
@@ -198,7 +197,7 @@ impl<'a> Names<'a> {
     fn go_outwards(&mut self, site: CallSiteId) -> bool {
         let number = self.frames.get(&site).copied();
         let next = number.unwrap_or_else(|| self.innermost(site)) + 1;
-        // What calls `main` says nothing.
+        // The caller of `main` is the same for all call sites.
         let says_more =
             |frame: &Frame| !is_runtime(self.tables, frame) && frame.function != "_start";
         let has_next = self.frames_of(site).get(next).is_some_and(says_more);
@@ -232,7 +231,7 @@ impl<'a> Names<'a> {
         format!("{} ({through})", place(self.tables, frame))
     }
 
-    /// The name of an object, whatever group it is in.
+    /// Name of an object, independent of its group.
     pub fn of_object(&self, object: &Object) -> String {
         let module = module_name(self.tables, object.module);
         match (object.kind, object.call_site) {
@@ -250,7 +249,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The name of one of them.
+    /// Name of one of the groups.
     pub fn of(&self, group: &ObjectGroup) -> String {
         let tables = self.tables;
         match &group.name {
@@ -275,7 +274,7 @@ impl<'a> Names<'a> {
                 };
                 let sample = group.samples.first();
                 let sample = sample.and_then(|id| tables.objects.get(id.0 as usize));
-                // The sample is of this symbol; without one, the table is searched.
+                // The sample has this symbol's name; without a sample, the object table is searched.
                 let object = sample.filter(|object| named(object)).or_else(|| {
                     tables
                         .objects

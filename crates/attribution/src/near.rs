@@ -1,6 +1,6 @@
-//! Memory asked for before it is needed, so that the processor waits for many places at once.
+//! Prefetches memory, so that the processor can wait for several cache misses at once.
 
-/// Asks for the cache line of `place`.
+/// Prefetches the cache line of `place`.
 #[inline(always)]
 pub(crate) fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -9,7 +9,7 @@ pub(crate) fn prefetch<T>(place: &T) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
     }
-    // Elsewhere, memory is waited for when it is needed.
+    // Other architectures wait for memory when it is accessed.
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
 }

@@ -1,25 +1,24 @@
-//! A team's accesses to an object, in the form in which a rule "piece after piece, thread after
-//! thread" can be tried quickly.
+//! A team's accesses to an object, in a form that quickly tests rules of the kind "pieces of one size, dealt to the
+//! threads in order".
 
 use nearpage_recording::ThreadIndex;
 use rustc_hash::FxHashMap;
 
 use crate::{Cell, Team};
 
-/// Accesses to an object by the threads of one team.
 pub(crate) struct Ownership {
     page_bytes: f64,
-    /// Past the last byte that can have been accessed.
+    /// End of the object or of its last accessed page, in bytes, whichever comes first.
     end: f64,
-    /// Each thread's number in the team.
+    /// Number of each thread in the team.
     numbers: FxHashMap<ThreadIndex, usize>,
-    /// By member: pages accessed, ascending, and how much up to and including each.
+    /// Cumulative accesses by page, per member.
     members: Vec<Sums>,
-    /// The same for all members together.
+    /// Cumulative accesses by page, of all members.
     all: Sums,
-    /// Each member's share of the accesses.
+    /// Share of each member in the accesses.
     shares: Vec<f64>,
-    /// Accesses of all members, in samples.
+    /// Number of samples of all members.
     pub samples: f64,
 }
 
@@ -27,14 +26,14 @@ pub(crate) struct Ownership {
 struct Sums {
     pages: Vec<u32>,
     sums: Vec<f64>,
-    /// By page, how much before it; empty where few pages have accesses.
+    /// By page: sum before the page. Empty if few pages have accesses.
     dense: Vec<f64>,
 }
 
-/// Of all pages and members, one in so many has accesses where sums are kept for all of them: rules are tried a
+/// Sums are kept for all pages if at least one of so many pairs of page and member has accesses. Rules are tried a
 /// thousand times, and a look-up is several times as fast as a search.
 const DENSE: u64 = 32;
-/// Sums that are kept for an object at most: 8 MiB.
+/// Largest number of sums kept for an object: 8 MiB.
 const DENSE_MAX: u64 = 1 << 20;
 
 impl Sums {
@@ -48,7 +47,7 @@ impl Sums {
         }
     }
 
-    /// Before `page`, and where that is; `from`: where it was for an earlier page, or 0.
+    /// Sum before `page`, and the position of the page. `from` is the position of an earlier page, or 0.
     #[inline]
     fn before(&self, page: u64, from: usize) -> (f64, usize) {
         if let Some(&last) = self.dense.last() {
@@ -59,7 +58,7 @@ impl Sums {
 
     fn search(&self, page: u64, from: usize) -> (f64, usize) {
         let less = |&other: &u32| u64::from(other) < page;
-        // Pieces come one after another: the next place is near the last one.
+        // Pieces are visited in order, so the next page is near the last one.
         let (mut low, mut step) = (from, 1);
         while low + step < self.pages.len() && less(&self.pages[low + step]) {
             low += step;
@@ -87,22 +86,21 @@ impl Sums {
     }
 }
 
-/// A piece merely touches a page of which it has a smaller share than this: few of the page's
-/// accesses can be its owner's, but all would count, and double what chance explains.
+/// A piece that covers less than this share of a page does not own it. Few of the page's accesses can be the owner's,
+/// but counting them all would double the share explained by chance.
 const TOUCHED: f64 = 1.0 / 16.0;
 
 /// How well a rule explains the accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Fit {
-    /// Share of the accesses that are made by the page's owner (by one of them, on a page that
-    /// belongs to two).
+    /// Share of the accesses that are made by the page's owner, or by either owner of a page where two pieces meet.
     pub explained: f64,
-    /// The same share if threads chose pages by chance, each as often as it does.
+    /// The same share if threads chose pages at random, each thread as often as it accesses the object.
     pub chance: f64,
 }
 
 impl Fit {
-    /// 0: no better than chance. 1: everything is explained.
+    /// 0: no better than chance. 1: all accesses are explained.
     pub fn skill(&self) -> f64 {
         if self.chance >= 1.0 {
             0.0
@@ -121,7 +119,7 @@ impl Fit {
     }
 }
 
-/// Kullback–Leibler divergence of two coins.
+/// Kullback–Leibler divergence between two Bernoulli distributions, in nats.
 pub(crate) fn divergence(p: f64, q: f64) -> f64 {
     let term = |p: f64, q: f64| {
         if p <= 0.0 {
@@ -134,7 +132,7 @@ pub(crate) fn divergence(p: f64, q: f64) -> f64 {
 }
 
 impl Ownership {
-    /// The samples of `cells`, by page, of an object of `size_bytes`.
+    /// Adds up the samples of `cells` by page and member, for an object of `size_bytes`.
     pub fn new(cells: &[Cell], team: &Team, page_bytes: u64, size_bytes: u64) -> Ownership {
         let numbers: FxHashMap<ThreadIndex, usize> = team
             .threads
@@ -179,32 +177,31 @@ impl Ownership {
         }
     }
 
-    /// Members with accesses.
+    /// Number of members with accesses.
     pub fn active(&self) -> usize {
         self.shares.iter().filter(|&&share| share > 0.0).count()
     }
 
-    /// A thread's number in the team.
+    /// Number of a thread in the team.
     pub fn member(&self, thread: ThreadIndex) -> Option<usize> {
         self.numbers.get(&thread).copied()
     }
 
-    /// Size of the team.
     pub fn team(&self) -> usize {
         self.members.len()
     }
 
-    /// Past the last page accessed.
+    /// Number of the page after the last accessed one.
     pub fn end_page(&self) -> u64 {
         self.all.pages.last().map_or(0, |&page| u64::from(page) + 1)
     }
 
-    /// Pieces of `block_bytes`, dealt to the members in order.
+    /// Fit of a rule: pieces of `block_bytes`, dealt to the members in order.
     pub fn fit(&self, block_bytes: f64) -> Fit {
         self.fit_from(0.0, block_bytes)
     }
 
-    /// The same from an offset on; accesses before it are nobody's.
+    /// Fit of pieces that begin at an offset; accesses before the offset have no owner.
     pub fn fit_from(&self, start_bytes: f64, block_bytes: f64) -> Fit {
         let mut fit = Fit::default();
         self.each_piece(start_bytes, block_bytes, |mine, any, share| {
@@ -218,8 +215,7 @@ impl Ownership {
         fit
     }
 
-    /// Of the pieces with accesses, how many there are and in how many the owner has more accesses
-    /// than all others.
+    /// Number of pieces with accesses, and number of those in which the owner makes more than half of the accesses.
     pub fn pieces(&self, block_bytes: f64) -> (f64, f64) {
         let (mut accessed, mut owned) = (0.0, 0.0);
         self.each_piece(0.0, block_bytes, |mine, any, _| {
@@ -231,8 +227,9 @@ impl Ownership {
         (accessed, owned)
     }
 
-    /// For each piece from an offset on: accesses of its owner, of all, and the owner's share of all accesses to
-    /// the object. A page that two pieces meet in counts for both, unless one merely touches it.
+    /// Calls `piece` for each piece from an offset on, with the owner's accesses, all accesses, and the owner's share
+    /// of all accesses to the object. A page where two pieces meet counts for both, unless a piece covers too little
+    /// of it ([`TOUCHED`]).
     fn each_piece(&self, start_bytes: f64, block_bytes: f64, mut piece: impl FnMut(f64, f64, f64)) {
         let pieces = ((self.end - start_bytes) / block_bytes - 1e-6).ceil() as u64;
         let (mut at, mut at_of_member) = (0, vec![0; self.members.len()]);
@@ -246,7 +243,7 @@ impl Ownership {
                 start_bytes + number as f64 * block_bytes,
                 start_bytes + (number + 1) as f64 * block_bytes,
             );
-            // Neither is negative: a cast is the floor.
+            // The numbers are positive, so the cast rounds down.
             let first = ((start + touched) / self.page_bytes) as u64;
             let end = (end - touched) / self.page_bytes;
             let past = end as u64 + u64::from((end as u64 as f64) < end);
@@ -260,7 +257,7 @@ impl Ownership {
                 at_of_member[member] = here;
                 piece(mine, any, self.shares[member]);
             } else if self.all.dense.is_empty() {
-                // To the piece before the one that the next page with accesses is in.
+                // Continues one piece before the next page with accesses.
                 let Some(&page) = self.all.pages.get(here) else {
                     break;
                 };
@@ -271,7 +268,7 @@ impl Ownership {
         }
     }
 
-    /// Each page's members with their accesses: `visit(page, member, samples)`.
+    /// Calls `visit(page, member, samples)` for each page and member with accesses.
     pub fn each_cell(&self, mut visit: impl FnMut(u32, usize, f64)) {
         for (member, sums) in self.members.iter().enumerate() {
             let mut before = 0.0;

@@ -1,4 +1,4 @@
-//! What one worker adds up.
+//! Sums of a worker's accesses.
 
 use nearpage_machine::CpuId;
 use nearpage_recording::{AccessBatch, AccessKind, Object, ObjectId, ObjectKind, ThreadIndex};
@@ -13,9 +13,9 @@ use crate::{
     sums::{Amount, CodeSum, OperationSum, Squares},
 };
 
-/// Pairs of group and instruction that a worker counts; far more than programs have.
+/// Largest number of pairs of group and instruction that a worker counts; programs have far fewer.
 const HOT_PAIRS_MAX: usize = 1 << 18;
-/// Accesses that are located together; their memory is waited for together.
+/// Number of accesses that are located together, so that their cache misses overlap.
 pub(crate) const ROWS_AT_ONCE: usize = 64;
 
 #[derive(Clone, Debug, Default)]
@@ -23,22 +23,22 @@ pub(crate) struct GroupPart {
     pub loads: OperationSum,
     pub stores: OperationSum,
     pub cells: PhasedCells,
-    /// The same by followed instance: its number in place of a page.
+    /// Cells by followed instance: the object's number takes the place of the page.
     pub instances: PhasedCells,
-    /// Squares of weights.
+    /// Sum of the squared weights.
     pub squares: Squares,
-    /// Cells that objects of this size deserve.
+    /// Largest number of cells for objects of this size.
     cells_max: usize,
 }
 
 impl GroupPart {
-    /// Accesses that a sample stands for.
+    /// Mean number of accesses that a sample stands for.
     pub fn sample_weight(&self) -> f64 {
         let weights = self.loads.weight.saturating_add(self.stores.weight);
         self.squares.sample_weight(weights)
     }
 
-    /// Adds what came later.
+    /// Appends the sums of later accesses.
     pub fn append(&mut self, later: &GroupPart) {
         self.loads.merge(&later.loads);
         self.stores.merge(&later.stores);
@@ -47,8 +47,9 @@ impl GroupPart {
         self.instances.append(&later.instances);
     }
 
-    /// What was added, packed. It is empty then, and has the room that it had.
-    fn take_packed(&mut self) -> Self {
+    /// Takes the sums out as packed tables. `self` stays empty, with its room allocated.
+    fn take_packed(&mut self, group_cells_max: usize) -> Self {
+        self.cells.fit(self.cells_max.min(group_cells_max));
         Self {
             loads: std::mem::take(&mut self.loads),
             stores: std::mem::take(&mut self.stores),
@@ -59,7 +60,7 @@ impl GroupPart {
         }
     }
 
-    /// Adds those of another object.
+    /// Adds the sums of another object.
     pub fn overlay(&mut self, other: &GroupPart) {
         self.loads.merge(&other.loads);
         self.stores.merge(&other.stores);
@@ -73,11 +74,11 @@ impl GroupPart {
 pub(crate) struct ThreadPart {
     pub loads: OperationSum,
     pub stores: OperationSum,
-    /// A thread runs on few CPUs, mostly on the last one.
+    /// A linear list: a thread runs on few CPUs, mostly on the last one.
     pub cpus: Vec<(CpuId, u64)>,
 }
 
-/// An access whose object is looked for.
+/// An access whose object is being searched.
 struct Search {
     row: u32,
     process: Option<u32>,
@@ -85,24 +86,23 @@ struct Search {
     place: Place,
 }
 
-/// An access of a thread that counts.
+/// An access that passed the filters (operations, stable phase).
 struct Counted {
     thread: ThreadIndex,
     amount: Amount,
     remote: Option<bool>,
 }
 
-/// An object that was found.
+/// The object of an access.
 #[derive(Clone, Copy)]
 struct Found {
     kind: ObjectKind,
-    /// Its first address.
     base: u64,
     group: u32,
     object: u32,
 }
 
-/// An access and where it belongs.
+/// An access with its object and page.
 struct Located {
     slot: u32,
     object: u32,
@@ -110,27 +110,27 @@ struct Located {
     page: u64,
     amount: Amount,
     remote: Option<bool>,
-    /// Instruction; group and process.
+    /// Key of the instruction sums: instruction; group and code image.
     hot: (u64, u64),
 }
 
-/// Accesses that are worked on together, kept for their memory.
+/// Buffers of the accesses that are worked on together, kept to avoid allocations.
 #[derive(Default)]
 pub(crate) struct Scratch {
     searches: Vec<Search>,
     located: Vec<Located>,
 }
 
-/// What one worker adds up.
+/// Sums of a worker's accesses.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub kinds: [u64; 7],
     pub unknown: u64,
-    /// Position in `groups`, by group; `u32::MAX`: not accessed.
+    /// Position in `groups` by group; `u32::MAX`: no access yet.
     slots: Vec<u32>,
     pub groups: Vec<(u32, GroupPart)>,
     pub threads: Vec<ThreadPart>,
-    /// By instruction, group and image of code.
+    /// Sums by instruction, group and code image.
     pub hot: SumTable<(u64, u64), CodeSum>,
     cell_count: usize,
     group_cells_max: usize,
@@ -150,9 +150,8 @@ impl Part {
         }
     }
 
-    /// Adds some rows, in order of time. What they need lies all over memory: it is asked for in
-    /// rounds of loads that don't depend on each other, so that the processor waits for many at
-    /// once.
+    /// Adds some rows, in order of time. Their objects, cells and instructions lie all over memory, so each step
+    /// prefetches for all rows: the processor then waits for many cache misses at once.
     pub fn add(
         &mut self,
         context: &Context,
@@ -213,7 +212,7 @@ impl Part {
         self.add_all(context, located);
     }
 
-    /// Adds some rows, in order of time, whose objects are known; none: it is of no object.
+    /// Adds some rows, in order of time, whose objects are known. Rows without an object count as unknown.
     pub fn add_known(
         &mut self,
         context: &Context,
@@ -253,7 +252,7 @@ impl Part {
         }
     }
 
-    /// Counts a row by thread; none where it does not count.
+    /// Counts a row for its thread; none if the row does not pass the filters.
     #[inline]
     fn count(&mut self, context: &Context, batch: &AccessBatch, row: usize) -> Option<Counted> {
         let kind = batch.kind[row];
@@ -291,7 +290,7 @@ impl Part {
         })
     }
 
-    /// Where in its object an access is.
+    /// Finds the page of an access within its object.
     #[inline]
     fn locate(
         &mut self,
@@ -318,7 +317,7 @@ impl Part {
         } = found;
         let kind_sum = &mut self.kinds[kind as usize];
         *kind_sum = kind_sum.saturating_add(amount.weight);
-        // Stacks and thread-local storage are not placed: no need to know their pages.
+        // Stacks and thread-local storage are never placed, so their pages are not needed.
         let page = match kind {
             ObjectKind::Stack | ObjectKind::Tls => 0,
             _ => (batch.address[row] >> context.page_shift) - (base >> context.page_shift),
@@ -374,7 +373,9 @@ impl Part {
         if part.cells.add(page, thread, amount) {
             self.cell_count += 1;
             let cells_max = part.cells_max.min(self.group_cells_max);
-            if part.cells.len() > cells_max {
+            // Cells that are spread thinly have to become coarse before fewer are left. With room for twice as many that is
+            // done at once and not a doubling at a time, each of which goes through all cells.
+            if part.cells.len() > 2 * cells_max {
                 let before = part.cells.len();
                 part.cells.fit(cells_max);
                 self.cell_count -= before - part.cells.len();
@@ -388,12 +389,12 @@ impl Part {
         }
     }
 
-    /// Cells of all groups.
+    /// Number of cells of all groups.
     pub fn cells(&self) -> usize {
         self.groups.iter().map(|(_, part)| part.cells.len()).sum()
     }
 
-    /// Halves each group's bound until all have at most so many cells.
+    /// Halves each group's bound until all groups together have at most `cells_max` cells.
     pub fn fit(&mut self, cells_max: usize) {
         let mut first = true;
         while first || (self.cell_count > cells_max && self.group_cells_max > 1) {
@@ -409,14 +410,15 @@ impl Part {
         }
     }
 
-    /// What was added, packed. It is empty then and has the room that it had: to make room takes as long as to add.
+    /// Takes the sums out as packed tables. `self` stays empty with its room allocated, as growing tables takes as
+    /// long as adding.
     pub fn take_packed(&mut self) -> Self {
         let mut slots = vec![u32::MAX; self.slots.len()];
         let mut groups = Vec::new();
         let accessed = self.groups.iter_mut();
         for (group, part) in accessed.filter(|(_, part)| !part.cells.is_empty()) {
             slots[*group as usize] = groups.len() as u32;
-            groups.push((*group, part.take_packed()));
+            groups.push((*group, part.take_packed(self.group_cells_max)));
         }
         Self {
             kinds: std::mem::take(&mut self.kinds),
@@ -430,7 +432,7 @@ impl Part {
         }
     }
 
-    /// Adds what came later.
+    /// Appends the sums of later accesses.
     pub fn append(&mut self, later: &Part) {
         for (mine, other) in self.kinds.iter_mut().zip(later.kinds) {
             *mine = mine.saturating_add(other);

@@ -1,4 +1,4 @@
-//! Whether parts of an object belong to threads at all.
+//! Tests whether parts of an object belong to threads at all.
 
 use nearpage_recording::ThreadIndex;
 
@@ -8,19 +8,18 @@ use crate::{
     pattern::{EVIDENCE_MIN, Effort},
 };
 
-/// Skill with which a page's neighbourhood tells its threads, from which parts of the object belong
-/// to threads.
+/// Smallest skill with which nearby accesses predict a page's threads, for parts of the object to belong to threads.
 const PARTS_SKILL_MIN: f64 = 0.4;
 
-/// Do a page's surroundings tell who accesses it, better than chance? Tried at several widths, as a
-/// page may have too few samples to tell.
+/// Whether nearby accesses predict a page's threads better than chance. Several widths are tried, as a page may have
+/// too few samples.
 pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64, effort: Effort) -> bool {
     let pages = cells.last().map_or(0, |cell| cell.page);
     (0..32)
         .step_by(2)
         .take_while(|&width| width == 0 || pages >> width > 0)
         .any(|width| {
-            // Cells are in order of pages, so each width's bins are too.
+            // Cells are in order of pages, and so are the bins of each width.
             let mut told = 0.0;
             let mut bin: Vec<(ThreadIndex, f64)> = Vec::new();
             let mut close = |bin: &mut Vec<(ThreadIndex, f64)>| {
@@ -37,7 +36,8 @@ pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64, effort: Effort)
                     .filter(|&n| n < top)
                     .fold(0.0, f64::max);
                 let tops = bin.iter().filter(|&&(_, n)| n >= top).count();
-                // Each sample foretold by the others of its bin: right where its thread stays ahead.
+                // Leave-one-out prediction: a sample is predicted by the others of its bin, correctly if its thread
+                // stays ahead.
                 if tops == 1 && top >= second + 2.0 || bin.len() == 1 && top >= 2.0 {
                     told += top;
                 }

@@ -20,110 +20,111 @@ use crate::{
     tiles::RowShare,
 };
 
-/// Who uses which part of an object.
+/// Which threads use which parts of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
-    /// Too few accesses to say.
+    /// Too few accesses to find a pattern.
     Unknown,
-    /// One thread only.
+    /// One thread uses the whole object.
     Private {
-        /// The one that uses it.
+        /// The thread that uses the object.
         thread: ThreadIndex,
     },
-    /// Several instances, each used by one thread: see [`crate::ObjectGroup::uses`].
+    /// Several instances, each used by one thread ([`crate::ObjectGroup::uses`]).
     PrivateEach,
-    /// Several instances, runs of which belong to threads in the order in which they were made: pages of segments are
-    /// numbers of objects, from the first that was used on.
+    /// Several instances, of which consecutive runs belong to threads, in order of creation. The segments' pages are
+    /// numbers of objects, counted from the first used object.
     PrivateRuns(Vec<Segment>),
-    /// Each thread of a team its own contiguous share, in order of the team.
+    /// A contiguous share for each thread of a team, in order of the team.
     Block {
-        /// Position in [`crate::Attribution::teams`].
+        /// Position of the team in [`crate::Attribution::teams`].
         team: usize,
-        /// Bytes of one thread's share.
+        /// Size of one thread's share in bytes.
         block_bytes: u64,
     },
-    /// The same of a part of the object; what is outside it has no accesses to speak of.
+    /// A block distribution over a part of the object. The remainder of the object has almost no accesses.
     PartialBlock {
-        /// Position in [`crate::Attribution::teams`].
+        /// Position of the team in [`crate::Attribution::teams`].
         team: usize,
-        /// Bytes of one thread's share.
+        /// Size of one thread's share in bytes.
         block_bytes: u64,
-        /// Offsets of the part, in bytes.
+        /// Range of the part within the object, in bytes.
         part_bytes: Range<u64>,
     },
-    /// Pieces dealt to the threads of a team in order, over and over.
+    /// Pieces dealt to the threads of a team in order, repeatedly.
     BlockCyclic {
-        /// Position in [`crate::Attribution::teams`].
+        /// Position of the team in [`crate::Attribution::teams`].
         team: usize,
-        /// Bytes of one piece.
+        /// Size of one piece in bytes.
         block_bytes: u64,
-        /// Bytes after which the pattern repeats: the piece × the team's size.
+        /// Period of the pattern in bytes: the piece × the team's size.
         period_bytes: u64,
     },
-    /// Rows in shares, of each of which the columns are dealt to some threads: tiles of a two-dimensional array.
+    /// Tiles of a two-dimensional array: rows are split into shares, and the columns of each share are dealt to
+    /// threads.
     Tiles {
-        /// Bytes of a tile's part of a row.
+        /// Bytes of a row that belong to one tile.
         block_bytes: u64,
-        /// Shares of the rows, ascending.
+        /// Shares of the rows, in ascending order.
         shares: Vec<RowShare>,
     },
-    /// Two patterns in turn, none of which explains the accesses of the other: rows by one phase, columns by another; all
-    /// of it by one thread, then a share by each. The coarser one is first.
+    /// Two patterns in turn: rows in one phase and columns in another, or all by one thread and then a share by each
+    /// thread. The coarser pattern comes first.
     InTurn(Box<[Pattern; 2]>),
-    /// All threads everywhere, with stores.
+    /// All threads access all parts, with stores.
     Shared,
-    /// All threads everywhere, loads only.
+    /// All threads access all parts, with loads only.
     ReadShared,
-    /// Contiguous parts, each mostly of one thread, in no order that a rule says.
+    /// Contiguous parts, each used mostly by one thread, in no regular order.
     Segments(Vec<Segment>),
-    /// Parts belong to threads, but no rule fits: explicit page runs.
+    /// Parts belong to threads, but no rule fits. A plan needs explicit runs of pages.
     Mixed,
 }
 
 impl Pattern {
-    /// Do all threads use all of it, so that no part has an owner?
+    /// Whether all threads use all of the object, so that no part has an owner.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared | Self::ReadShared)
     }
 }
 
-/// Accesses that a pattern is told from, at least.
+/// Smallest number of samples for a pattern.
 const SAMPLES_MIN: f64 = 8.0;
 /// A thread with this share of the accesses has the object to itself.
 const PRIVATE_SHARE: f64 = 0.97;
-/// A thread with this share has it to itself but for strays, where these are no part of the object.
+/// A thread with this share has the object to itself if the other accesses do not belong to parts of the object.
 const MOSTLY_PRIVATE_SHARE: f64 = 0.85;
-/// Skill ([`Fit::skill`]) from which a rule is taken for the pattern: half of what chance leaves.
+/// Smallest skill ([`Fit::skill`]) of an accepted rule: it explains half of the accesses that chance does not.
 pub(crate) const SKILL_MIN: f64 = 0.5;
-/// A smaller skill is as good as the best one where it has fewer boundaries.
+/// Largest difference in skill that counts as a tie, so that the rule with fewer boundaries wins.
 pub(crate) const SKILL_TIE: f64 = 0.02;
-/// Evidence against chance, in nats: e^-10 is one false pattern in 20,000 objects.
+/// Smallest evidence against chance, in nats. At 10, e^-10 is one false pattern in 20,000 objects.
 pub(crate) const EVIDENCE_MIN: f64 = 10.0;
-/// Stores of an object that counts as read-only: sampling mistakes one now and then.
+/// Largest share of stores of an object that counts as read-only, as sampling misjudges a few accesses.
 const STORES_READ_ONLY: f64 = 0.01;
 
-/// A segment's user with this share of its accesses owns it.
+/// Smallest share of a segment's accesses by its user for the user to own the segment.
 pub(crate) const OWNER_SHARE: f64 = 0.5;
-/// A rule gives way to segments that are by so much more skilful: rules carry over to other sizes and teams.
+/// Segments must beat a rule by this skill, as only rules carry over to other sizes and teams.
 pub(crate) const CLEARER: f64 = 0.05;
-/// A rule that explains more than this is not looked for a second one beside it.
+/// Skill from which no second rule is searched beside a rule.
 pub(crate) const SKILL_OF_ONE: f64 = 0.8;
-/// More segments than this, of pages or of instances, are no pattern that anybody could follow.
+/// Largest number of segments (of pages or of instances) that counts as a pattern.
 pub(crate) const SEGMENTS_MAX: usize = 64;
 
 /// Finds the pattern of an object of `size_bytes`.
 ///
-/// The initialisation is left out, but for objects that know nothing else. Block and block-cyclic
-/// are the same rule, pieces dealt to the threads of a team in order; it is accepted where the
-/// share of accesses that it explains is well above what chance would (half of the rest, and
-/// significant), so that stray accesses, a boundary page shared by neighbours and threads that were
-/// not seen do no harm. The size of the pieces comes from the frequency at which thread numbers
-/// repeat along the object (a Fourier transform, n log n in the pages), refined to the boundaries.
+/// The initialisation counts only for objects without later accesses. Block and block-cyclic are the same rule: pieces
+/// dealt to the threads of a team in order. The rule is accepted if it explains significantly more accesses than
+/// chance, at least half of the others. Stray accesses, boundary pages shared by neighbours and unsampled threads
+/// therefore do no harm. The piece size comes from the frequency at which thread numbers repeat along the object (a
+/// Fourier transform, n log n in the pages), refined to the boundaries.
 pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pattern {
     pattern_by(affinity, size_bytes, teams, Effort::Recording)
 }
 
-/// May pieces that go round threads be found in half of an object's samples? Not where all of them show next to nothing.
+/// Whether half of an object's samples may show pieces that go round the threads: only if all samples show at least a
+/// weak sign of them.
 pub(crate) fn may_repeat(group: &ObjectGroup, teams: &[Team]) -> bool {
     match group.pattern {
         Pattern::BlockCyclic { .. } | Pattern::Tiles { .. } | Pattern::InTurn(_) => return true,
@@ -143,7 +144,7 @@ pub(crate) fn may_repeat(group: &ObjectGroup, teams: &[Team]) -> bool {
     teams.iter().any(repeats)
 }
 
-/// [`find_pattern`] with more or less effort.
+/// Finds a pattern with more or less effort; see [`find_pattern`].
 pub(crate) fn pattern_by(
     affinity: &Affinity,
     size_bytes: u64,
@@ -179,12 +180,12 @@ pub(crate) fn pattern_by(
             size_bytes,
         };
         match rule {
-            // No segments are so much more skilful.
+            // No segments can be more skilful by [`CLEARER`].
             Some((pattern, skill)) if skill + CLEARER >= 1.0 => return pattern,
             Some((pattern @ Pattern::InTurn(_), _)) => return pattern,
             rule => {
                 let owned = owned_segments(cut, affinity.pages, all, most / all);
-                // Parts that are each one thread's leave nothing to a second pattern.
+                // If segments with single owners explain the accesses, there is no second pattern.
                 let is_owned = owned.as_ref().is_some_and(|one| one.1 >= SKILL_OF_ONE);
                 if explains_little
                     && !is_owned
@@ -218,7 +219,7 @@ pub(crate) fn pattern_by(
     }
 }
 
-/// Cells, cut into segments once somebody asks: the search for the cuts costs more than most rules do.
+/// Cells with their segments, which are searched only on demand: the search costs more than most rules.
 pub(crate) struct Cut<'a> {
     pub cells: &'a [Cell],
     pub effort: Effort,
@@ -249,20 +250,20 @@ impl<'a> Cut<'a> {
         self.found().map_or(&[], |(_, found)| &found.segments)
     }
 
-    /// Segments of whole pieces of an object of so many pages, where they are that, else those that may begin anywhere; and how
-    /// many numbers were chosen to suit the samples.
+    /// Segments of whole pieces of an object with `pages` pages if they fit, else segments that may begin anywhere.
+    /// Also returns the number of parameters that were fitted to the samples.
     fn into_segments(self, pages: u32) -> (Vec<Segment>, usize) {
         self.found();
         let Some((counts, found)) = self.found.into_inner().flatten() else {
             return (Vec::new(), 0);
         };
         match segments_of_pieces(&counts, pages, found.evidence, self.effort) {
-            // The size, and each one's owner.
+            // Parameters: the piece size, and each segment's owner.
             Some(segments) => {
                 let chosen = segments.len() + 1;
                 (segments, chosen)
             }
-            // Each one's owner and beginning.
+            // Parameters: each segment's owner and beginning.
             None => {
                 let chosen = 2 * found.segments.len();
                 (found.segments, chosen)
@@ -271,8 +272,8 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// The object's segments and their skill, where their users explain clearly more than the thread with the share
-/// `most` of its accesses does, and few enough to be looked at.
+/// The object's segments and their skill. None if their users explain the accesses not clearly better than the thread
+/// with the largest share (`most`), or if there are more than [`SEGMENTS_MAX`].
 fn owned_segments(cut: Cut, pages: u32, samples: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
     let effort = cut.effort;
     let (found, chosen) = cut.into_segments(pages);

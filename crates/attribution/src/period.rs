@@ -1,4 +1,4 @@
-//! After how many bytes a pattern repeats.
+//! Finds the number of bytes after which a pattern repeats.
 
 use crate::{
     ownership::Ownership,
@@ -6,22 +6,22 @@ use crate::{
     spectrum::{Complex, transform},
 };
 
-/// Bins that frequencies are looked for in, at most; objects of more pages have wider bins.
+/// Largest number of bins of the frequency analysis; objects with more pages have wider bins.
 const BINS_MAX: u64 = 1 << 17;
-/// Frequencies that are looked into.
+/// Largest number of frequencies that are examined.
 const PEAKS_MAX: usize = 8;
-/// The same in a resample.
+/// Largest number of frequencies that are examined in a resample.
 const PEAKS_RESAMPLE: usize = 3;
-/// Where threads go round, so much of the signal at least is at their frequency: two threads' blocks, half of the
-/// accesses strays, have 0.3 of it. What is weaker is noise, which many pieces make slow to look into.
+/// Smallest share of the signal at the frequency of the threads' period. Two threads' blocks with half of the accesses
+/// stray have 0.3. Weaker peaks are noise, and their many pieces make them slow to examine.
 const PEAK_MIN: f64 = 0.1;
 
-/// Pieces of a third of the size explain about as much where they are near a page, which two of them share then, but with
-/// less evidence against chance: skills that are as near are told apart by that.
+/// Largest difference in skill at which two piece sizes are compared by evidence against chance instead. Pieces of a
+/// third of the true size explain about as many accesses if they are near a page in size, as two pieces share each
+/// page, but they have less evidence.
 const SKILL_ALIAS: f64 = 0.1;
 
-/// The size of pieces that explains most, to the precision of the samples; the largest of several
-/// that explain as much.
+/// The piece size that explains most accesses, to the precision of the samples; the largest of equally good sizes.
 pub(crate) fn best_cyclic(
     ownership: &Ownership,
     page: f64,
@@ -29,7 +29,7 @@ pub(crate) fn best_cyclic(
     effort: Effort,
 ) -> Option<f64> {
     let members = ownership.team() as f64;
-    // Block, skill, evidence.
+    // The best block so far: size, skill, evidence.
     let mut best: Option<[f64; 3]> = None;
     let peaks_max = match effort {
         Effort::Recording => PEAKS_MAX,
@@ -37,7 +37,7 @@ pub(crate) fn best_cyclic(
         Effort::Resample { repeats: false } => return None,
     };
     for frequency in peaks(ownership).into_iter().take(peaks_max) {
-        // Cycles per page to bytes of a piece.
+        // Converts cycles per page into bytes of a piece.
         let coarse = page / frequency / members;
         if coarse < 0.75 * page
             || coarse * members > 1.5 * size.max(ownership.end_page() as f64 * page)
@@ -61,7 +61,7 @@ pub(crate) fn best_cyclic(
     best.map(|one| one[0])
 }
 
-/// Frequencies, in cycles per page, at which thread numbers go round most clearly.
+/// Frequencies, in cycles per page, at which thread numbers repeat most clearly.
 fn peaks(ownership: &Ownership) -> Vec<f64> {
     let mut shift = 0;
     while ownership.end_page() >> shift > BINS_MAX {
@@ -69,7 +69,7 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
     }
     let pages = ((ownership.end_page() >> shift) + 1) as usize;
     let members = ownership.team() as f64;
-    // A page's threads as a direction; half a page and half a thread don't matter to the power.
+    // Represents each page's threads as a direction. Offsets by half a page or half a thread do not change the power.
     let mut signal = vec![Complex::default(); (2 * pages).next_power_of_two()];
     let mut samples = vec![0.0; pages];
     ownership.each_cell(|page, member, count| {
@@ -79,7 +79,8 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
         signal[bin].im += count * direction.im;
         samples[bin] += count;
     });
-    // Pages count alike, however hot; those with few samples a little less.
+    // All pages have nearly the same weight, however many samples they have; pages with few samples have slightly
+    // less.
     let mut mean = Complex::default();
     let mut weights = 0.0;
     for (bin, &count) in signal
@@ -93,7 +94,7 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
         mean.im += bin.im;
         weights += count / (count + 1.0);
     }
-    // A thread that is everywhere has no part in what repeats.
+    // Removes the mean: a thread that is everywhere contributes nothing periodic.
     for (bin, &count) in signal
         .iter_mut()
         .zip(&samples)
@@ -106,8 +107,8 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
     transform(&mut signal);
     let length = signal.len();
     let power: Vec<f64> = signal.iter().map(|bin| bin.norm_squared()).collect();
-    // Thread numbers that ascend with the address turn one way only: all bins below the page
-    // frequency are theirs.
+    // Thread numbers that ascend with the address turn in one direction only, so all bins up to the page frequency are
+    // usable.
     let mut peaks: Vec<usize> = (1..length - 1)
         .filter(|&k| power[k] > power[k - 1] && power[k] >= power[k + 1])
         .collect();
@@ -117,7 +118,7 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
     peaks
         .into_iter()
         .map(|k| {
-            // The top of the parabola through the peak and its neighbours.
+            // The vertex of the parabola through the peak and its neighbours.
             let (left, top, right) = (power[k - 1].sqrt(), power[k].sqrt(), power[k + 1].sqrt());
             let bend = left - 2.0 * top + right;
             let aside = if bend < 0.0 {
@@ -130,20 +131,19 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
         .collect()
 }
 
-/// Samples that the best size of pieces explains by chance, about.
+/// Number of samples that the best piece size explains by chance, approximately.
 const CHANCE_SAMPLES: f64 = 3.0;
 
-/// Moves from a coarse size of pieces to the one that explains most, then to the roundest of those
-/// that explain as much. Returns it with its skill. Where sizes near the coarse one explain less than `least`, the search
-/// ends there: finer steps make little more of it.
+/// Moves from a coarse piece size to the best size, then to the roundest size that explains as much. Returns the size
+/// and its skill. Stops if sizes near the coarse one have a skill below `least`, as finer steps improve little.
 pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64, least: f64) -> (f64, f64) {
     let end = ownership.end_page() as f64 * page;
     let pieces = (end / coarse).max(1.0);
     let skill = |block: f64| ownership.fit(block).skill();
-    // Off by this much, the last piece would be off by two.
+    // With this error in the size, the last piece is off by two pieces.
     let mut reach = 2.0 * coarse / pieces;
     let (mut best, mut best_skill) = (coarse, skill(coarse));
-    // Where a piece is a few pages, a step moves the last boundary by less than that already.
+    // For pieces of a few pages, the first steps already move the last boundary by less than a page.
     while reach * pieces > 0.1 * page {
         let centre = best;
         for step in -8i32..=8 {
@@ -161,11 +161,11 @@ pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64, least: f64) 
         }
         reach /= 4.0;
     }
-    // The best size fits chance, too: by some samples. Where the last boundary is, no sample nearer than the next says.
+    // The best size fits a few samples by chance. The last boundary is known only to the distance between samples.
     let by_chance = CHANCE_SAMPLES / ownership.samples.max(100.0);
     let apart = page.max(end / ownership.samples.max(1.0));
     let (mut low, mut high) = plateau(&skill, best, best_skill - by_chance, apart / pieces);
-    // Programs deal whole pages more often than pieces a few bytes off: those are as good unless samples say otherwise.
+    // Programs deal whole pages more often than pieces a few bytes off, so whole pages win unless samples contradict.
     let whole = (best / page).round() * page;
     if (whole - best).abs() * pieces <= page && skill(whole) >= best_skill - SKILL_TIE {
         (low, high) = (low.min(whole), high.max(whole));
@@ -179,7 +179,7 @@ pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64, least: f64) 
     (block, skill(block))
 }
 
-/// How far to each side of `best` the skill stays at least `least`, within `reach`.
+/// Bounds of the sizes around `best` at which the skill stays at least `least`, up to 2 × `reach` on each side.
 fn plateau(skill: &impl Fn(f64) -> f64, best: f64, least: f64, reach: f64) -> (f64, f64) {
     let edge = |direction: f64| {
         let (mut inside, mut outside) = (0.0, 2.0 * reach);
@@ -196,7 +196,7 @@ fn plateau(skill: &impl Fn(f64) -> f64, best: f64, least: f64, reach: f64) -> (f
     (edge(-1.0), edge(1.0))
 }
 
-/// The multiple of the greatest power of two between two sizes, and of those the one in the middle.
+/// The multiple of the greatest power of two between two sizes; of several, the one nearest the middle.
 fn roundest(low: f64, high: f64) -> f64 {
     let middle = 0.5 * (low + high);
     let mut power = (2f64).powi(52);

@@ -1,22 +1,22 @@
-//! Parts that are whole pieces of one size: chunks of a pool, shares of equal size in any order.
+//! Segments that consist of whole pieces of one size: chunks of a pool, or equal shares in any order.
 //!
-//! Of segments anywhere, each pays for where it begins, and samples leave a gap around its beginning. Where all of them begin
-//! at multiples of one size, that size alone is to be found: fewer samples tell as much, and boundaries are exact.
+//! Free segments need evidence for each beginning, and gaps between samples blur the boundaries. If all segments begin
+//! at multiples of one size, only this size must be found: fewer samples suffice, and boundaries are exact.
 
 use crate::pattern::Effort;
 use crate::segments::{Counts, Segment};
 
-/// Equal shares of an object that are tried, at most.
+/// Largest number of equal shares that are tried.
 const SHARES_MAX: u32 = 128;
-/// Pieces of a size that programs choose, at most.
+/// Largest number of pieces of a typical chunk size.
 const PIECES_MAX: u32 = 1024;
-/// Pages of the smallest such piece.
+/// Smallest piece in pages.
 const PIECE_PAGES_MIN: u32 = 4;
-/// Evidence in nats that one size for all has to have more than segments anywhere.
+/// Evidence, in nats, by which pieces of one size must exceed free segments.
 const CLEARER: f64 = 3.0;
 
-/// Segments of whole pieces of an object of so many pages, and their evidence, where that is clearly more than `anywhere`, the
-/// evidence of segments that may begin anywhere. All of their pages count, sampled or not.
+/// Segments of whole pieces of an object with `pages` pages. None unless their evidence clearly exceeds `anywhere`,
+/// the evidence of segments that may begin at any page. The segments cover all pages, sampled or not.
 pub(crate) fn segments_of_pieces(
     counts: &Counts,
     pages: u32,
@@ -56,8 +56,8 @@ pub(crate) fn segments_of_pieces(
     (found.len() > 1).then_some(found)
 }
 
-/// Pages of pieces to try: equal shares of the object, and the sizes of chunks that programs choose, a power of two or three times
-/// one.
+/// Piece sizes to try, in pages: equal shares of the object, and typical chunk sizes (a power of two, or three times a
+/// power of two).
 fn sizes(pages: u32, effort: Effort) -> Vec<f64> {
     let most = match effort {
         Effort::Recording => [SHARES_MAX, PIECES_MAX],
@@ -73,7 +73,7 @@ fn sizes(pages: u32, effort: Effort) -> Vec<f64> {
     shares.chain(chunks.map(|size| size as f64)).collect()
 }
 
-/// First and past the last page of each piece with samples, and the positions of those with samples.
+/// Pieces with samples: the first page and the page after the last, and the range of positions in `counts`.
 fn pieces<'a>(
     counts: &'a Counts,
     pages: u32,

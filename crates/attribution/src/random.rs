@@ -1,6 +1,6 @@
-//! Draws that repeat: the same numbers after the same seed.
+//! Reproducible random numbers: the same sequence after the same seed.
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): good from the first number on, whatever the seed.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): good from the first number on, for any seed.
 pub(crate) struct Random(pub u64);
 
 impl Random {
@@ -11,19 +11,18 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below a bound.
     #[cfg(test)]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// 0 to 1, without 1.
+    /// A number from 0 to 1, without 1.
     #[cfg(test)]
     pub fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// How many of so many coins fall on one side.
+    /// Number of heads in `count` tosses of a coin.
     pub fn half_of(&mut self, count: u64) -> u64 {
         let whole = (0..count / 64).map(|_| self.next().count_ones());
         let whole: u64 = whole.map(u64::from).sum();

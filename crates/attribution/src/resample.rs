@@ -1,15 +1,15 @@
-//! What another recording of the same length might have found.
+//! Estimates what other recordings of the same run would find.
 //!
-//! The samples of a recording are a few of the accesses that the program made. A resample has half of them: each sample
-//! with probability 1/2. Figures of such halves are as far from those of the recording as figures of other recordings
-//! are (the variance of half a sample drawn without replacement is that of a whole sample: Politis and Romano, 1994). Samples
-//! that are drawn twice, as a bootstrap does, would look like a page's users where pages have a sample each. What is found in
-//! most resamples is due to the program; what is found in few is due to chance. The generator's seed comes from the
-//! samples, so that a recording always has the same resamples.
+//! A recording samples a few of a program's accesses. A resample keeps each sample with probability 1/2. Figures of
+//! such halves scatter around those of the recording as much as other recordings' figures would: the variance of half
+//! a sample drawn without replacement is that of a whole sample (Politis and Romano, 1994). A bootstrap draws samples
+//! twice, which would look like a page's users where pages have one sample each. A finding in most resamples is due to
+//! the program; a finding in few resamples is due to chance. The samples determine the generator's seed, so a
+//! recording always has the same resamples.
 //!
-//! Half of the samples have half of the evidence, so that half is enough ([`Effort`]); their weights are doubled.
-//! What is not drawn anew: who touched which page first (page faults are no samples), the initialisation of objects that
-//! know anything else, an object's sums, and which objects of a call site are rows of their own.
+//! Half of the samples carry half of the evidence, so half of the evidence is enough ([`Effort`]); weights are
+//! doubled. A resample keeps: first touches (page faults are no samples), the initialisation of objects with later
+//! accesses, an object's totals, and the choice of call-site objects with rows of their own.
 
 use nearpage_recording::ObjectKind;
 use rayon::prelude::*;
@@ -22,25 +22,26 @@ use crate::{
     summary::pattern_of,
 };
 
-/// Objects of a smaller share of the cost are not resampled.
+/// Smallest share of the cost of an object that is resampled.
 const COST_SHARE_MIN: f64 = 0.01;
-/// Resamples of a recording.
+/// Largest number of resamples of a recording.
 const RESAMPLES: usize = 20;
-/// Resamples that all confirm a finding, or all don't, after which no more are asked about it.
+/// Number of resamples after which an object is settled if all of them agree.
 const UNANIMOUS: usize = 8;
-/// Cells that are drawn in all, from which on there are fewer resamples: resampling takes no longer than reading did.
+/// Largest number of cells drawn in total, so that resampling takes no longer than reading. More cells mean fewer
+/// resamples.
 const CELLS_MAX: usize = 1 << 19;
 
-/// Share of the samples that a resample has: thresholds on their number go down with it.
+/// Share of the samples in a resample; thresholds on numbers of samples are scaled by this share.
 pub const RESAMPLE_SHARE: f64 = 0.5;
 
 impl Attribution {
-    /// How sure findings about objects are, by position: the share of resamples that confirm each. `confirms` is given a
-    /// resample, with the patterns that are found in it, and the positions that are asked about, and says for each whether
-    /// the resample confirms the finding. None for objects that are not wanted or below 1 % of the cost, stacks, and
-    /// thread-local storage, whose patterns come from no sample.
+    /// Confidence in findings about objects, by position: the share of resamples that confirm a finding. `confirms`
+    /// gets a resample with its patterns and the positions in question, and returns whether the resample confirms each
+    /// finding. None for unwanted objects, objects below 1 % of the cost, stacks and thread-local storage.
     ///
-    /// Twenty resamples are drawn; fewer where there are many cells; eight of an object where those agree.
+    /// Twenty resamples are drawn, fewer if there are many cells. An object is settled after eight resamples that
+    /// agree.
     pub fn confidences(
         &self,
         is_wanted: impl Fn(&ObjectGroup) -> bool,
@@ -72,7 +73,7 @@ impl Attribution {
         let rounds = (CELLS_MAX / cells.max(1)).clamp(UNANIMOUS, RESAMPLES);
         let mut round = 0;
         while round < rounds && !open.is_empty() {
-            // Before any can be settled, several rounds are looked at together.
+            // No object can be settled before round 8, so the first rounds run in parallel.
             let at_once = match UNANIMOUS.checked_sub(round) {
                 Some(left @ 1..) => rayon::current_num_threads().clamp(1, left),
                 _ => 1,
@@ -84,9 +85,12 @@ impl Attribution {
                 (position, group)
             };
             let mut drawn: Vec<(usize, ObjectGroup)> = again.into_iter().map(draw).collect();
-            drawn.par_iter_mut().for_each(|(position, group)| {
-                group.pattern = pattern_of(group, &self.teams, efforts[position]);
-            });
+            drawn
+                .par_iter_mut()
+                .with_max_len(1)
+                .for_each(|(position, group)| {
+                    group.pattern = pattern_of(group, &self.teams, efforts[position]);
+                });
             for of_round in drawn.chunks_mut(open.len()) {
                 round += 1;
                 for (position, group) in of_round {
@@ -104,7 +108,7 @@ impl Attribution {
             if round >= UNANIMOUS {
                 let (settled, left) = open.into_iter().partition(is_unanimous);
                 open = left;
-                // What is settled is as it was recorded from now on.
+                // Later resamples contain settled objects as recorded.
                 let settled: Vec<usize> = settled;
                 for position in settled {
                     resample.objects[position].clone_from(&self.objects[position]);
@@ -116,9 +120,9 @@ impl Attribution {
 }
 
 impl Attribution {
-    /// What `measure` finds in each of some resamples, objects' patterns as recorded: the figures that other recordings of
-    /// the same length might have given. Initialisations are drawn anew, too. 99 resamples, or 19 where there are many cells: the
-    /// fifth of 99 from either end, or the first of 19, bounds 90 % of them.
+    /// Results of `measure` on resamples, which keep the recorded patterns: figures that other recordings of the same
+    /// length might give. Initialisations are resampled, too. There are 99 resamples, or 19 if there are many cells.
+    /// The fifth from either end of 99, or the first of 19, bounds 90 % of the figures.
     pub fn resampled<T>(&self, mut measure: impl FnMut(&Attribution) -> T) -> Vec<T> {
         let cells = |group: &ObjectGroup| {
             let affinity = &group.affinity;
@@ -148,7 +152,7 @@ impl Attribution {
 }
 
 impl Attribution {
-    /// The samples that a resample ([`Self::resampled`]) has not, which stand for all accesses as its own do.
+    /// The samples that are missing from a resample ([`Self::resampled`]), scaled to stand for all accesses, too.
     pub fn other_half(&self, half: &Attribution) -> Attribution {
         let mut other = self.clone();
         for (group, drawn) in other.objects.iter_mut().zip(&half.objects) {
@@ -171,7 +175,7 @@ impl Attribution {
     }
 }
 
-/// Leaves the samples of cells that are not among those drawn, which are in the same order.
+/// Keeps the samples of cells that were not drawn. `drawn` is in the same order.
 fn leave_out(cells: &mut Vec<Cell>, drawn: &[Cell]) {
     let mut drawn = drawn.iter().peekable();
     cells.retain_mut(|cell| {
@@ -192,10 +196,10 @@ fn leave_out(cells: &mut Vec<Cell>, drawn: &[Cell]) {
     });
 }
 
-/// Resamples that figures are measured in, where there are few cells and where there are many.
+/// Number of resamples for `resampled`, with few and with many cells.
 const MEASURED_MOST: usize = 99;
 const MEASURED_LEAST: usize = 19;
-/// Cells that are drawn for figures in all, from which on there are fewer resamples.
+/// Largest number of cells that `resampled` draws with `MEASURED_MOST` resamples.
 const MEASURED_CELLS_MAX: usize = 1 << 22;
 
 fn drawn(cells: &[Cell], random: &mut Random) -> Vec<Cell> {
@@ -230,7 +234,7 @@ fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, random: &mut Random) 
     }));
 }
 
-/// Half of some samples, and how much more of the accesses they stand for; none where none is left.
+/// Draws half of some samples. Returns their number and the factor for their weights; none if no sample is left.
 fn half(samples: f64, random: &mut Random) -> Option<(f64, f64)> {
     let left = random.half_of(samples.round() as u64) as f64;
     (left > 0.0).then(|| (left, left / samples / RESAMPLE_SHARE))

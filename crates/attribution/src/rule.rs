@@ -1,5 +1,5 @@
-//! Rules by which pieces of an object are dealt to the threads of a team: shares, pieces that go round, tiles, and two
-//! of these in turn.
+//! Rules that deal pieces of an object to the threads of a team: shares, pieces that go round, tiles, and two of these
+//! in turn.
 
 use crate::{
     Affinity, Pattern, Team,
@@ -11,19 +11,19 @@ use crate::{
     tiles::best_tiles,
 };
 
-/// Accesses that the threads of a team must have made for the team to explain the object.
+/// Smallest share of an object's accesses that a team must make to explain the object.
 pub(crate) const TEAM_SHARE: f64 = 0.7;
-/// Skill of a whole-object block that no search for smaller pieces could better by much.
+/// Skill from which a whole-object block is accepted without a search for smaller pieces.
 const SKILL_CLEAR: f64 = 0.97;
-/// Of two rules in turn, each explains so much at least.
+/// Smallest skill of each of two rules in turn.
 const SKILL_IN_TURN: f64 = 0.3;
-/// Pieces that go round once but for less than this part of the object are shares of it.
+/// Pieces whose first round covers at least this share of the object are an alternative to equal shares.
 const ONE_ROUND: f64 = 0.9;
-/// A rule of shares may explain so much less than such pieces.
+/// Skill by which such pieces must beat equal shares.
 const ONE_ROUND_TIE: f64 = 0.1;
 
-/// Block, block-cyclic or tiles over the team that accesses the object most, or over the main thread and that team, and
-/// the skill.
+/// The best rule (block, block-cyclic or tiles) with its skill, over the team that accesses the object most, or over
+/// the main thread joined with a team.
 pub(crate) fn best_rule(
     affinity: &Affinity,
     cut: &Cut,
@@ -31,7 +31,7 @@ pub(crate) fn best_rule(
     teams: &[Team],
     all: f64,
 ) -> Option<(Pattern, f64)> {
-    // The skill is that of all accesses, those of others than the team too.
+    // Scales the skill from the team's accesses to all accesses.
     let best = |ownership: &Ownership, number: usize, team: &Team| {
         let rule = Rule {
             affinity,
@@ -66,7 +66,7 @@ pub(crate) fn best_rule(
     }
 }
 
-/// What a rule is looked for in.
+/// The object in which a rule is searched.
 struct Rule<'a, 'c> {
     affinity: &'a Affinity,
     cut: &'a Cut<'c>,
@@ -75,7 +75,7 @@ struct Rule<'a, 'c> {
 }
 
 impl Rule<'_, '_> {
-    /// The best rule over a team, which patterns name by `team`, and its skill.
+    /// The best rule over a team, and its skill. `team` is the number of the team in patterns.
     fn best(&self, team: usize, threads: &Team) -> Option<(Pattern, f64)> {
         let Self {
             affinity,
@@ -87,7 +87,7 @@ impl Rule<'_, '_> {
         let members = ownership.team() as f64;
         let significant = |fit: &Fit| self.is_significant(fit);
 
-        // The whole object in shares; pages are the limit of what can be told.
+        // Equal shares of the whole object; boundaries are known to a page.
         let block = size / members;
         let block_fit = ownership.fit(block);
         let found = Pattern::Block {
@@ -99,7 +99,7 @@ impl Rule<'_, '_> {
         }
         let in_order = Shares::of(ownership, cut.segments());
         let page = affinity.page_bytes as f64;
-        // Shares that clearly differ are no rule: each is a segment.
+        // Clearly unequal shares follow no rule: each is a segment.
         let is_equal = |start: f64, block: f64, fit: &Fit| {
             let shares = in_order.as_ref();
             shares.is_none_or(|shares| shares.are_equal(start, block, page, fit.explained))
@@ -132,7 +132,7 @@ impl Rule<'_, '_> {
             block * members < ONE_ROUND * size || is_equal(0.0, *block, fit)
         });
         let Some((block, fit)) = owned else {
-            // Of two threads, rows and columns in turn are nearly tiles.
+            // With two threads, rows and columns in turn resemble tiles, so the two rules are tried first.
             if let Some(two) = self.two_in_turn(team, threads, cyclic) {
                 return Some(two);
             }
@@ -156,12 +156,12 @@ impl Rule<'_, '_> {
         fit.skill() >= SKILL_MIN && evidence >= self.cut.effort.enough(EVIDENCE_MIN)
     }
 
-    /// Pieces dealt to the threads of a team.
+    /// The pattern of pieces dealt to the threads of a team.
     fn pieces(&self, team: usize, block: f64) -> Pattern {
         let block_bytes = block.round() as u64;
         let period_bytes = block_bytes.saturating_mul(self.ownership.team() as u64);
         match period_bytes >= self.size_bytes {
-            // Each thread's turn comes once.
+            // Each thread has one piece.
             true => Pattern::PartialBlock {
                 team,
                 block_bytes,
@@ -175,7 +175,7 @@ impl Rule<'_, '_> {
         }
     }
 
-    /// A rule, or two in turn where that explains little.
+    /// The given rule, or two rules in turn if the given one explains little.
     fn with_second(
         &self,
         pattern: Pattern,
@@ -195,7 +195,8 @@ impl Rule<'_, '_> {
         Some(two.unwrap_or((pattern, skill)))
     }
 
-    /// Shares of the whole object in one phase, pieces that go round in another. The skill is that of the better one.
+    /// Shares of the whole object in one phase and pieces that go round in another. The skill is the larger of the
+    /// two.
     fn two_in_turn(
         &self,
         team: usize,
@@ -259,8 +260,8 @@ impl Rule<'_, '_> {
     }
 }
 
-/// Are so many pieces their owner's that it can't be a coincidence, the search for the size of the
-/// pieces included? Samples can't say that where pages belong to threads at random.
+/// Whether more pieces belong to their owners than by chance, given the search for the piece size. Samples alone
+/// cannot tell where pages belong to random threads.
 fn pieces_are_owned(ownership: &Ownership, block: f64, effort: Effort) -> bool {
     let (pieces, owned) = ownership.pieces(block);
     let chance = 1.0 / ownership.team() as f64;

@@ -1,10 +1,10 @@
-//! Where along an object its users change: the cuts that explain its samples best.
+//! Finds the pages at which an object's users change: the cuts that explain its samples best.
 //!
-//! A segment's samples are drawn from threads with unknown shares. How well a cut into segments explains the samples
-//! is their marginal likelihood: for each segment a Dirichlet–multinomial whose parameters are 1 ÷ threads, which
-//! expects few users in each, times 1 ÷ places for where it begins. Dynamic programming finds the best of all cuts
-//! (the segment-neighbourhood method of Auger and Lawrence, 1989, with a cost for each segment in place of their
-//! number). So a segment needs some twenty samples' worth of evidence, and noise is not cut at all.
+//! Each segment's samples are drawn from threads with unknown shares. A cut is rated by its marginal likelihood: per
+//! segment, a Dirichlet–multinomial with parameters 1 ÷ threads, which expects few users, times 1 ÷ places for its
+//! beginning. Dynamic programming finds the best of all cuts (the segment-neighbourhood method of Auger and Lawrence,
+//! 1989, with a cost per segment in place of their number). A segment therefore needs some twenty samples' worth of
+//! evidence, and noise is not cut at all.
 
 use nearpage_recording::ThreadIndex;
 use rustc_hash::FxHashMap;
@@ -12,33 +12,33 @@ use rustc_hash::FxHashMap;
 use crate::pieces::segments_of_pieces;
 use crate::{Affinity, Cell, pattern::Effort};
 
-/// Places for a cut that are tried; beyond, neighbouring pages are tried together first. The search takes
-/// time in the square of it.
+/// Largest number of places for a cut; objects with more pages are searched coarsely first. The search takes quadratic
+/// time in this number.
 const PLACES_MAX: usize = 512;
-/// The same in a resample.
+/// Largest number of places in a resample.
 const PLACES_RESAMPLE: usize = 128;
-/// Threads that are told from each other; the least active of more count as one.
+/// Largest number of distinct threads; further, less active threads count as one.
 const THREADS_MAX: usize = 64;
-/// Samples that counts are scaled down to: by then a cut is certain, and tables stay small.
+/// Number of samples to which counts are scaled down: cuts are certain by then, and tables stay small.
 const SAMPLES_MAX: f64 = 16_384.0;
 
 /// Consecutive pages with the same users.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// First page that is known to be its own, in units of [`Affinity::page_bytes`].
+    /// First page that certainly belongs to the segment, in units of [`Affinity::page_bytes`].
     pub first_page: u32,
-    /// Last such page.
+    /// Last page that certainly belongs to the segment.
     pub last_page: u32,
-    /// The thread that uses it most, the lowest of equals.
+    /// The thread with most samples, the lowest of several.
     pub user: ThreadIndex,
-    /// That thread's share of the segment's samples, 0 to 1.
+    /// Share of `user` in the segment's samples, 0 to 1.
     pub share: f64,
-    /// Samples of all threads.
+    /// Number of samples of all threads.
     pub samples: f64,
 }
 
 impl Segment {
-    /// Offsets of its first byte and after its last one, given whose it is.
+    /// Offsets of the segment's first byte and of the byte after its last one. `affinity` is the object's.
     pub fn part_bytes(&self, affinity: &Affinity) -> [u64; 2] {
         let offset = |page: u64| page.saturating_mul(affinity.page_bytes);
         [
@@ -48,13 +48,13 @@ impl Segment {
     }
 }
 
-/// Cuts an object into segments, ascending; empty where it has no samples. Where they are whole pieces of one size, all of
-/// their pages are theirs.
+/// Cuts an object into segments, ascending; empty without samples. Segments that are whole pieces of one size include
+/// pages without samples.
 pub fn find_segments(affinity: &Affinity) -> Vec<Segment> {
     segments_of(&affinity.cells, affinity.pages, Effort::Recording)
 }
 
-/// The same of the cells of an object of so many pages.
+/// [`find_segments`] for the cells of an object with `pages` pages.
 pub(crate) fn segments_of(cells: &[Cell], pages: u32, effort: Effort) -> Vec<Segment> {
     let Some(counts) = Counts::new(cells) else {
         return Vec::new();
@@ -63,7 +63,6 @@ pub(crate) fn segments_of(cells: &[Cell], pages: u32, effort: Effort) -> Vec<Seg
     segments_of_pieces(&counts, pages, found.evidence, effort).unwrap_or(found.segments)
 }
 
-/// Segments that may begin at any page.
 pub(crate) fn segments(cells: &[Cell], effort: Effort) -> Vec<Segment> {
     let counts = Counts::new(cells);
     counts.map_or(Vec::new(), |counts| anywhere(&counts, effort).segments)
@@ -72,7 +71,7 @@ pub(crate) fn segments(cells: &[Cell], effort: Effort) -> Vec<Segment> {
 /// Segments that may begin at any page.
 pub(crate) struct Anywhere {
     pub segments: Vec<Segment>,
-    /// How well they explain the samples: the logarithm of the likelihood, less what their beginnings cost.
+    /// Log-likelihood of the samples in nats, less the cost of each segment's beginning.
     pub evidence: f64,
 }
 
@@ -100,13 +99,13 @@ pub(crate) fn anywhere(counts: &Counts, effort: Effort) -> Anywhere {
     }
 }
 
-/// Samples by page and thread, summed up from the first page on.
+/// Cumulative samples by page and thread.
 pub(crate) struct Counts<'a> {
     cells: &'a [Cell],
-    /// Pages with samples, and where their cells begin.
+    /// Pages with samples, and the positions of their first cells.
     pub pages: Vec<(u32, usize)>,
     threads: usize,
-    /// By page, then thread: samples before it, rounded.
+    /// By page, then thread: number of samples before the page, rounded.
     before: Vec<u32>,
     /// ln Γ(n + 1 ÷ threads) − ln Γ(1 ÷ threads), by n.
     of_thread: Vec<f64>,
@@ -160,8 +159,8 @@ impl<'a> Counts<'a> {
         })
     }
 
-    /// Positions of pages where a cut is tried, the first page's among them: as many as there may be, with about as
-    /// many samples between any two.
+    /// Positions of pages at which cuts are tried, at most `most`, beginning with the first page. The numbers of
+    /// samples between them are about equal.
     fn places(&self, most: usize) -> Vec<usize> {
         let pages = self.pages.len();
         if pages <= most {
@@ -184,7 +183,7 @@ impl<'a> Counts<'a> {
         places
     }
 
-    /// The marginal likelihood's logarithm of the samples from one page up to another, by position.
+    /// Log of the marginal likelihood of the samples between two positions.
     pub fn evidence(&self, first: usize, end: usize) -> f64 {
         let row = |at: usize| &self.before[at * self.threads..(at + 1) * self.threads];
         let (mut all, mut sum) = (0, 0.0);
@@ -196,13 +195,13 @@ impl<'a> Counts<'a> {
         sum - self.of_all[all]
     }
 
-    /// The cells of pages, by position.
+    /// The cells of the pages between two positions.
     fn cells_of(&self, first: usize, end: usize) -> &'a [Cell] {
         let of = |at: usize| self.pages.get(at).map_or(self.cells.len(), |page| page.1);
         &self.cells[of(first)..of(end)]
     }
 
-    /// Each thread's share of the accesses to pages, by position.
+    /// Share of each thread in the accesses between two positions.
     fn shares(&self, first: usize, end: usize) -> FxHashMap<ThreadIndex, f64> {
         let mut shares: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
         let mut all = 0.0;
@@ -216,12 +215,12 @@ impl<'a> Counts<'a> {
         shares
     }
 
-    /// Position of the first page from `page` on, from a position on.
+    /// Position of the first page with samples at `page` or later; `from` is an earlier position.
     pub fn position(&self, page: u32, from: usize) -> usize {
         from + self.pages[from..].partition_point(|one| one.0 < page)
     }
 
-    /// The pages from one position up to another as a segment.
+    /// The segment between two positions.
     pub fn segment(&self, first: usize, end: usize) -> Segment {
         let mut cells: Vec<&Cell> = self.cells_of(first, end).iter().collect();
         cells.sort_by_key(|cell| cell.thread);
@@ -254,10 +253,10 @@ fn rising(a: f64, most: usize) -> Vec<f64> {
     sums
 }
 
-/// The best cuts among `places`, the first of which is always one; each costs `each`, in nats.
+/// The best cuts among `places`, including the first. Each cut costs `each` nats.
 fn best_cuts(counts: &Counts, places: &[usize], each: f64) -> Vec<usize> {
     let end = counts.pages.len();
-    // By number of places passed: the best logarithm, and where its last segment begins.
+    // By number of places passed: the best log-likelihood, and the place where the last segment begins.
     let mut best: Vec<(f64, usize)> = vec![(0.0, 0)];
     for to in 1..=places.len() {
         let to_page = places.get(to).copied().unwrap_or(end);
@@ -278,7 +277,7 @@ fn best_cuts(counts: &Counts, places: &[usize], each: f64) -> Vec<usize> {
     cuts
 }
 
-/// Drops cuts that explain nothing, the most needless first.
+/// Removes cuts that cost more than they explain, the worst first.
 fn drop_needless(counts: &Counts, each: f64, cuts: &mut Vec<usize>) {
     loop {
         let saved = |number: usize| {
@@ -297,8 +296,7 @@ fn drop_needless(counts: &Counts, each: f64, cuts: &mut Vec<usize>) {
     }
 }
 
-/// Moves each cut to the page, between the places that were tried before and after it, that tells the users on one
-/// side best from those on the other.
+/// Moves each cut to the page, between the neighbouring coarse places, that best separates the users on both sides.
 fn refine(counts: &Counts, places: &[usize], cuts: &mut [usize]) {
     let end = counts.pages.len();
     for number in 1..cuts.len() {
@@ -307,7 +305,7 @@ fn refine(counts: &Counts, places: &[usize], cuts: &mut [usize]) {
         let place = places.partition_point(|&place| place < cuts[number]);
         let from = places[place.saturating_sub(1)].max(low + 1);
         let to = places.get(place + 1).copied().unwrap_or(end).min(high - 1);
-        // Each access of a thread speaks for the side where the thread has the greater share.
+        // Each access favours the side where its thread has the larger share.
         let [left, right] = [(low, cuts[number]), (cuts[number], high)]
             .map(|(first, end)| counts.shares(first, end));
         let (mut sum, mut best) = (0.0, (0.0, from));
@@ -326,7 +324,7 @@ fn refine(counts: &Counts, places: &[usize], cuts: &mut [usize]) {
     }
 }
 
-/// Taken for the share of threads that a side has not: a stray access does not decide.
+/// Added to each thread's share, so that one stray access does not decide.
 const SHARE_MIN: f64 = 0.01;
 
 #[cfg(test)]
@@ -346,7 +344,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// One access to each page by whoever `user` says.
+    /// One access to each page by the thread that `user` returns.
     pub(crate) fn each_page(pages: u32, user: impl Fn(u32) -> u32) -> Vec<Cell> {
         (0..pages).map(|page| cell(page, user(page), 1.0)).collect()
     }
@@ -392,7 +390,7 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// Threads that take pages at random have all of the object together, but for one in a hundred objects.
+        /// If threads take pages at random, the object stays whole, except for one in a hundred objects.
         #[test]
         fn chance_is_not_cut(seed in any::<u64>(), threads in 2u64..9, pages in 20u32..3_000) {
             let mut state = seed | 1;

@@ -1,4 +1,4 @@
-//! Equal shares of an object, or of the part of it that is used.
+//! Equal shares of an object, or of its used part.
 
 use crate::{
     Pattern, Segment,
@@ -7,18 +7,18 @@ use crate::{
     period::refine,
 };
 
-/// A share that is off by more than this part of it is not equal to the others: of a dozen rows, one more.
+/// Largest error of a boundary, as a part of a share, for shares to count as equal: one row more in a dozen.
 const UNEQUAL: f64 = 0.085;
-/// Accesses that unequal shares explain more than equal ones, at least.
+/// Share of the accesses that unequal shares must explain beyond equal ones.
 const UNEQUAL_COST: f64 = 0.045;
-/// By how much the last share may be shorter than the others for each other thread: shares are rounded up to rows.
+/// Largest shortfall of the last share, in shares, per other thread: shares are rounded up to rows.
 const LAST_SHORTER: f64 = 0.125;
 
-/// Segments that are a team's in order, one for each thread: where they begin and end for certain.
+/// Segments that belong to a team's threads in order, one per thread, with their certain pages.
 pub(crate) struct Shares {
-    /// First and last page of each.
+    /// First and last page of each share.
     pages: Vec<[u32; 2]>,
-    /// Share of the accesses to all segments that are by their owners.
+    /// Share of the accesses to all segments that their owners make.
     owned: f64,
 }
 
@@ -41,8 +41,9 @@ impl Shares {
         })
     }
 
-    /// Are they equal, as far as samples tell, to blocks from an offset on that explain so much of the accesses? A boundary
-    /// that is off has to cost: rows beside a share are read by its neighbour, too.
+    /// Whether the shares equal blocks from an offset on that explain the share `explained` of the accesses.
+    /// Boundaries count as different only if they also explain more, as a neighbour reads the rows beside a share,
+    /// too.
     pub fn are_equal(&self, start_bytes: f64, block_bytes: f64, page: f64, explained: f64) -> bool {
         if self.owned - explained <= UNEQUAL_COST {
             return true;
@@ -58,7 +59,6 @@ impl Shares {
     }
 }
 
-/// A block distribution over a part of an object.
 pub(crate) struct Partial {
     pub start_bytes: f64,
     pub block_bytes: f64,
@@ -77,8 +77,8 @@ impl Partial {
     }
 }
 
-/// Of an object whose segments are a team's in order, the equal shares that explain them best: of all from
-/// the object's beginning, where those do as well, else of what is used.
+/// The best equal shares for an object whose segments belong to a team's threads in order. Shares from the object's
+/// beginning are preferred to shares of the used part if they explain as much.
 pub(crate) fn best_partial(
     ownership: &Ownership,
     owned: &Shares,
@@ -88,7 +88,7 @@ pub(crate) fn best_partial(
     let page = page_bytes as f64;
     let first_bytes = f64::from(owned.pages[0][0]) * page;
     let end_bytes = (f64::from(owned.pages[team - 1][1]) + 1.0) * page;
-    // Between the last page that one is seen on and the first of the next.
+    // The middle between the last page of one share and the first page of the next.
     let boundary =
         |pair: &[[u32; 2]]| 0.5 * page * (f64::from(pair[0][1]) + 1.0 + f64::from(pair[1][0]));
     let boundaries: Vec<f64> = owned.pages.windows(2).map(boundary).collect();
@@ -108,7 +108,7 @@ pub(crate) fn best_partial(
     let mut best: Option<Partial> = None;
     for (start_bytes, block_bytes) in candidates {
         let fit = ownership.fit_from(start_bytes, block_bytes);
-        // The last share may be smaller, but is one.
+        // The last share may be smaller but must exist.
         let left_bytes = start_bytes + shares * block_bytes - end_bytes;
         let shorter_bytes = block_bytes * (LAST_SHORTER * (shares - 1.0)).min(1.0);
         let is_one_round = left_bytes > -page && left_bytes <= shorter_bytes + page;

@@ -1,8 +1,8 @@
 //! Siblings: a few large objects of one call site, which may be used in different ways.
 //!
-//! `for k in arrays: a[k] = malloc(n)` makes arrays of one call site that a program uses as it likes: one in ascending
-//! blocks, one in descending. Laid over each other both look shared by all threads. Where siblings differ in their
-//! patterns, each is a row of its own; where they don't, they are one row, as all objects of a call site are.
+//! `for k in arrays: a[k] = malloc(n)` allocates arrays at one call site, but a program may use one in ascending and
+//! another in descending blocks. Laid over each other, both look shared by all threads. Siblings with different
+//! patterns get a row each; otherwise they share a row, like all objects of a call site.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use crate::{
     summary::{Details, affinity},
 };
 
-/// Blocks differ by less than this share where they are the same.
+/// Largest relative difference of equal block sizes.
 const SAME_BLOCK: f64 = 0.05;
 
-/// A row to be: the group that it is called by, its sums, and what else was found of it.
+/// A group before it becomes a row: its number, sums, and details.
 pub(crate) struct Row {
     pub number: u32,
     pub part: GroupPart,
     pub details: Details,
 }
 
-/// Puts siblings together where they are used alike.
+/// Merges siblings that are used alike.
 pub(crate) fn rows(groups: &Groups, rows: Vec<Row>, page_bytes: u64, teams: &[Team]) -> Vec<Row> {
     let mut families: BTreeMap<u32, Vec<Row>> = BTreeMap::new();
     let mut found = Vec::with_capacity(rows.len());
@@ -64,7 +64,7 @@ fn of(group: &Group, part: &GroupPart, page_bytes: u64) -> Affinity {
     }
 }
 
-/// Do parts of the objects belong to threads, but not in one way? What too little is known of is like any other.
+/// Whether the objects' parts belong to threads in different ways. Unknown and private patterns agree with any other.
 fn differ(patterns: &[Pattern]) -> bool {
     let has_parts = |pattern: &&Pattern| {
         matches!(
@@ -91,7 +91,7 @@ fn differ(patterns: &[Pattern]) -> bool {
 fn alike(one: &Pattern, other: &Pattern) -> bool {
     let close = |a: u64, b: u64| a.abs_diff(b) as f64 <= SAME_BLOCK * a.max(b) as f64;
     match (one, other) {
-        // Shares of what each has.
+        // Both are shares of the whole object, so sizes may differ.
         (Pattern::Block { team: a, .. }, Pattern::Block { team: b, .. }) => a == b,
         (
             Pattern::PartialBlock { block_bytes: a, .. },

@@ -1,8 +1,8 @@
-//! How strongly something repeats, by frequency.
+//! Fourier transform, to find frequencies at which a signal repeats.
 
 use std::sync::OnceLock;
 
-/// Complex numbers, as much as a Fourier transform needs.
+/// Complex numbers with the operations of a Fourier transform.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Complex {
     pub re: f64,
@@ -28,7 +28,7 @@ impl Complex {
     }
 }
 
-/// The first half of the roots of unity for 2^`bits` of them: many objects have as many pages.
+/// The first half of the 2^`bits` roots of unity, cached, as many objects have about the same number of pages.
 fn roots(bits: u32) -> &'static [Complex] {
     static KNOWN: [OnceLock<Vec<Complex>>; u32::BITS as usize] =
         [const { OnceLock::new() }; u32::BITS as usize];
@@ -37,8 +37,8 @@ fn roots(bits: u32) -> &'static [Complex] {
     KNOWN[bits as usize].get_or_init(|| (0..length / 2).map(root).collect())
 }
 
-/// The discrete Fourier transform, in place: bin k becomes Σ x\[n\] e^(+2πi k n / N). Radix 2: the
-/// length must be a power of two.
+/// Discrete Fourier transform, in place: bin k becomes Σ x\[n\] e^(+2πi k n / N). Radix 2, so the length must be a
+/// power of two.
 pub(crate) fn transform(signal: &mut [Complex]) {
     let length = signal.len();
     assert!(length.is_power_of_two());

@@ -1,19 +1,18 @@
-//! A hash table of sums: key and sum side by side, so that a look-up is one cache miss where a
-//! general map needs two, and one that can be asked for ahead. This is where attribution spends
-//! its time.
+//! A hash table of sums. Key and sum lie side by side, so a look-up takes one cache miss, where a general map takes
+//! two, and can be prefetched. Attribution spends most of its time here.
 
 use crate::{array::Array, near::prefetch};
 
-/// What sums are kept by.
+/// Key of a sum.
 pub(crate) trait Key: Copy + Eq {
-    /// The one value that is no key.
+    /// The value that marks free slots and is no valid key.
     const FREE: Self;
 
-    /// All bits of the key spread over all bits of a number.
+    /// A hash in which each bit depends on all bits of the key.
     fn hash(self) -> u64;
 }
 
-/// Two small numbers, each in half of the key: two rounds spread both over all bits.
+/// Keys hold two small numbers, one in each half; two rounds spread both over all bits.
 impl Key for u64 {
     const FREE: u64 = u64::MAX;
 
@@ -33,7 +32,7 @@ impl Key for (u64, u64) {
     }
 }
 
-/// Aligned, so that none lies across two cache lines.
+/// The alignment keeps a slot within one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Slot<K, S> {
@@ -43,11 +42,11 @@ struct Slot<K, S> {
 
 const SLOTS_MIN: usize = 8;
 
-/// Sums by key; any key but [`Key::FREE`].
+/// Sums by key, for any key except [`Key::FREE`].
 #[derive(Clone, Debug)]
 pub(crate) struct SumTable<K: Copy, S: Copy> {
-    /// A power of two of them, at most half of them used: each further probe would be a branch
-    /// that the processor can't foretell. Linear probing. Of a packed table all are used, in no order.
+    /// A power of two of slots with linear probing. At most half are used, as the branch of each further probe is
+    /// unpredictable. In a packed table all slots are used, in no order.
     slots: Array<Slot<K, S>>,
     used: usize,
 }
@@ -66,8 +65,8 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         self.used
     }
 
-    /// Its sums without room for further ones, in that much less memory until the next is added. It is empty then, and has the
-    /// room that it had.
+    /// Takes the sums out into a packed table without room for more, which needs less memory until a sum is added.
+    /// `self` stays empty, with its room allocated.
     pub fn take_packed(&mut self) -> Self {
         let used = self.slots.iter().filter(|slot| slot.key != K::FREE);
         let packed = Self {
@@ -89,14 +88,14 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         self.used * 2 > self.slots.len()
     }
 
-    /// Makes room for so many sums at once.
+    /// Makes room for `sums` sums.
     pub fn reserve(&mut self, sums: usize) {
         if sums * 2 > self.slots.len() {
             self.grow(sums);
         }
     }
 
-    /// Asks for the memory where `key` would be.
+    /// Prefetches the slot of `key`.
     #[inline]
     pub fn prefetch(&self, key: K) {
         if !self.slots.is_empty() && !self.is_packed() {
@@ -104,7 +103,7 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         }
     }
 
-    /// The sum of `key`, and whether it is new.
+    /// The sum of `key`, and whether the sum is new.
     #[inline]
     pub fn entry(&mut self, key: K) -> (&mut S, bool) {
         if (self.used + 1) * 2 > self.slots.len() {
@@ -120,7 +119,7 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         (&mut slot.sum, new)
     }
 
-    /// The sum of `key`, made if there are less than `entries_max`.
+    /// The sum of `key`. A new sum is added only if there are fewer than `entries_max`.
     #[inline]
     pub fn entry_within(&mut self, key: K, entries_max: usize) -> Option<&mut S> {
         let full = self.used >= entries_max;
@@ -133,7 +132,7 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         Some(self.entry(key).0)
     }
 
-    /// Where `key` is, or would be.
+    /// Position of `key`, or of the free slot for it.
     #[inline]
     fn probe(&self, key: K) -> usize {
         let mut at = self.place(key);
@@ -148,7 +147,7 @@ impl<K: Key, S: Copy + Default> SumTable<K, S> {
         (key.hash() >> (u64::BITS - self.slots.len().trailing_zeros())) as usize
     }
 
-    /// To room for so many, which are no fewer than there are.
+    /// Grows to room for `sums` sums, at least the current number.
     #[cold]
     fn grow(&mut self, sums: usize) {
         let free = Slot {
@@ -203,7 +202,7 @@ mod tests {
             }
             table = table.take_packed();
             if let Some((&key, sum)) = model.iter_mut().next() {
-                // Whoever adds to a packed table finds what is in it.
+                // A key of a packed table is found when sums are added.
                 table.prefetch(key);
                 prop_assert!(!table.clone().entry(key).1);
                 let entry = table.entry_within(key, 0).expect("it has a sum");

@@ -1,4 +1,4 @@
-//! From sums to the result.
+//! Turns the sums into an [`Attribution`].
 
 use nearpage_machine::CpuId;
 use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
@@ -20,13 +20,12 @@ use crate::{
     teams::teams,
 };
 
-/// Instructions kept per group.
+/// Largest number of instructions kept per group.
 const HOT_MAX: usize = 8;
 
-/// Instruction and image of code, and what was done there.
+/// Instruction with code image, and the sums of its accesses.
 type HotPlace = ((u64, u32), CodeSum);
 
-/// Turns sums into the result.
 pub(crate) fn summarise<A: AccessChunks + ?Sized>(
     input: &Input<A>,
     options: &Options,
@@ -52,13 +51,15 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
         },
     };
     let mut groups_in_order = part.groups;
-    // Whoever came to one first is decided by how chunks were shared out.
+    // Their order would depend on the distribution of chunks over workers.
     groups_in_order.sort_unstable_by_key(|(number, _)| *number);
     let rows = groups_in_order.into_iter().map(row).collect();
     let rows = siblings::rows(groups, rows, options.page_bytes, &teams);
-    // To find patterns takes longest, and what an object's is depends on no other.
+    // In parallel: finding patterns takes longest, and objects are independent. Objects with most samples often have
+    // neighbouring numbers, so each object is a task of its own.
     let mut objects: Vec<(u32, ObjectGroup, Vec<CodeUse>)> = rows
         .into_par_iter()
+        .with_max_len(1)
         .map(|row| {
             let group = &groups.groups[row.number as usize];
             let (object, code) = object(group, row.part, row.details, context, options, &teams);
@@ -103,14 +104,14 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
     Attributed { attribution, code }
 }
 
-/// What was found of a group besides its sums.
+/// Findings on a group besides its sums.
 pub(crate) struct Details {
     hot: Vec<HotPlace>,
     first_touches: Vec<(u32, ThreadIndex)>,
 }
 
 impl Details {
-    /// Adds what was found of another object.
+    /// Adds the findings on another object.
     pub fn merge(&mut self, other: Details) {
         let mut hot: FxHashMap<(u64, u32), CodeSum> = self.hot.drain(..).collect();
         for (place, sum) in other.hot {
@@ -118,13 +119,13 @@ impl Details {
         }
         self.hot.extend(hot);
         self.first_touches.extend(other.first_touches);
-        // Of several, the first object's.
+        // A stable sort keeps the first object's touch of each page.
         self.first_touches.sort_by_key(|&(page, _)| page);
         self.first_touches.dedup_by_key(|(page, _)| *page);
     }
 }
 
-/// A group's sums and what else is known of it.
+/// Builds the row of a group from its sums and details.
 fn object(
     group: &Group,
     part: GroupPart,
@@ -181,14 +182,14 @@ fn object(
         uses,
         pattern: Pattern::PrivateEach,
     };
-    // Whose else should a stack be? Many of them lie over each other here.
+    // Stacks and thread-local storage belong to their threads, and many of them overlap in one group.
     if group.is_only || !matches!(group.kind, ObjectKind::Stack | ObjectKind::Tls) {
         object.pattern = pattern_of(&object, teams, Effort::Recording);
     }
     (object, code)
 }
 
-/// What a group's cells and its instances' uses tell.
+/// Finds the pattern of a group from its cells and its instances' uses.
 pub(crate) fn pattern_of(group: &ObjectGroup, teams: &[Team], effort: Effort) -> Pattern {
     let ObjectGroup {
         affinity,
@@ -204,7 +205,7 @@ pub(crate) fn pattern_of(group: &ObjectGroup, teams: &[Team], effort: Effort) ->
     }
     match group.kind {
         _ if each_its_own(uses) => Pattern::PrivateEach,
-        // No thread has a part of it, whatever it happens to run.
+        // Code pages have no owner, even if threads happen to run different pages.
         ObjectKind::Code => {
             let as_one = Affinity {
                 pages: 1,
@@ -238,7 +239,7 @@ pub(crate) fn affinity(
 ) -> Affinity {
     let page_bytes = page_bytes << cells.shift();
     let (cells, initialisation) = (cells.sorted(), initialisation.sorted());
-    // One more than the size says where the object begins inside a page and ends in another.
+    // An object that begins and ends inside pages may touch one page more than its size suggests.
     let touched = cells
         .iter()
         .chain(&initialisation)

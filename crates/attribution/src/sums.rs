@@ -1,19 +1,19 @@
-//! Sums that don't depend on the order of what is added: fixed-point integers. So a recording
-//! gives the same result on any number of workers.
+//! Sums that do not depend on the order of additions: fixed-point integers. Results are therefore the same with any
+//! number of workers.
 
 use nearpage_recording::AccessKind;
 
 use crate::OperationTotals;
 
-/// Fractions of an access: what a weight is rounded to.
+/// Fixed-point unit of weights.
 const WEIGHT_ONE: f64 = 65536.0;
-/// Fractions of a nanosecond.
+/// Fixed-point unit of nanoseconds.
 const COST_ONE: f64 = 256.0;
-/// Weight and cost of a single access at most: damaged recordings hold anything. Sums saturate.
+/// Largest weight and cost of a single access, as damaged recordings may have any value. Sums saturate.
 const WEIGHT_MAX: f32 = 1e9;
 const COST_MAX_NS: f32 = 1e12;
 
-/// How much an access counts.
+/// Contribution of one access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount {
     pub weight: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// Not a number counts as nothing, as does what is negative.
+    /// Negative values and NaN count as 0.
     #[inline]
     pub fn new(weight: f32, cost_ns: f32, kind: AccessKind) -> Amount {
         Amount {
@@ -33,17 +33,16 @@ impl Amount {
     }
 }
 
-/// A weight as a number of accesses.
+/// Converts a fixed-point weight into accesses.
 pub(crate) fn accesses(weight: u64) -> f64 {
     weight as f64 / WEIGHT_ONE
 }
 
-/// A cost in nanoseconds.
+/// Converts a fixed-point cost into nanoseconds.
 pub(crate) fn nanoseconds(cost: u64) -> f64 {
     cost as f64 / COST_ONE
 }
 
-/// Loads or stores.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OperationSum {
     pub weight: u64,
@@ -88,14 +87,14 @@ impl OperationSum {
     }
 }
 
-/// Squares of weights: with their sum they tell how many samples there are in effect.
+/// Sum of squared weights, from which the effective number of samples follows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Squares(u128);
 
 impl Squares {
     #[inline]
     pub fn add(&mut self, amount: Amount) {
-        // Weights have at most 46 bits, so no sum of squares of a recording's accesses overflows.
+        // Weights have at most 46 bits, so the sum cannot overflow for any recording.
         self.0 += u128::from(amount.weight) * u128::from(amount.weight);
     }
 
@@ -103,8 +102,8 @@ impl Squares {
         self.0 += other.0;
     }
 
-    /// Accesses that a sample stands for, given the sum of weights: as many samples of this one weight say as much
-    /// as those of different weights do (Kish's effective sample size).
+    /// Accesses per effective sample (Kish): a recording with samples of this one weight would be as informative.
+    /// `sum` is the sum of weights.
     pub fn sample_weight(self, sum: u64) -> f64 {
         match sum {
             0 => 0.0,
@@ -126,7 +125,7 @@ impl CellSum {
     #[inline]
     pub fn add(&mut self, amount: Amount) {
         self.cost = self.cost.saturating_add(amount.cost);
-        // Zero is added to the other one: no branch to foretell.
+        // Adds 0 to the other operation instead of branching, as the branch would be unpredictable.
         let stored = if amount.store { amount.weight } else { 0 };
         self.stores = self.stores.saturating_add(stored);
         self.loads = self.loads.saturating_add(amount.weight - stored);
@@ -141,7 +140,7 @@ impl CellSum {
     }
 }
 
-/// What an instruction did.
+/// Sums of one instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CodeSum {
     pub loads: u64,

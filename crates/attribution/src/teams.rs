@@ -1,4 +1,4 @@
-//! Threads that work together.
+//! Teams: threads that work together.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use nearpage_recording::{Thread, ThreadIndex};
 
 use crate::Team;
 
-/// The teams of a process by name, and the first thread with each number in them.
+/// By process and team name: the first thread with each number in the team.
 type Members<'a> = BTreeMap<(u32, &'a str), BTreeMap<u32, ThreadIndex>>;
 
 fn members(threads: &[Thread]) -> Members<'_> {
@@ -19,16 +19,16 @@ fn members(threads: &[Thread]) -> Members<'_> {
     members
 }
 
-/// As which thread each one counts, by [`ThreadIndex`]: a program that creates its threads anew for every step has, in each place of a team, one
-/// after another, and what they do is one member's work. That member is the first of them.
+/// Thread under which each thread's accesses are counted, by [`ThreadIndex`]. A program may create new threads for
+/// every step. All threads with the same place in a team count as one member: the first of them.
 pub fn counted_as(threads: &[Thread]) -> Vec<ThreadIndex> {
     let members = members(threads);
     let first = |thread: &Thread| members[&(thread.pid, thread.team.as_str())][&thread.team_index];
     threads.iter().map(first).collect()
 }
 
-/// Teams of the thread table, largest first, then the main threads joined with each team that they created. Of several
-/// threads with one number in a team, the first one stands for all.
+/// Teams of the thread table, largest first, then the main threads joined with each other team of their process. The
+/// first of several threads with one number represents all.
 pub(crate) fn teams(threads: &[Thread]) -> Vec<Team> {
     let mut teams: Vec<Team> = members(threads)
         .into_iter()
@@ -54,7 +54,8 @@ pub(crate) fn teams(threads: &[Thread]) -> Vec<Team> {
     teams
 }
 
-/// The main thread, then a team of its process that it is not in: a program may give the main thread a share, too.
+/// The main thread joined with another team of its process, for programs that give the main thread a share of the
+/// work.
 fn joined(teams: &[Team], team: &Team) -> Option<Team> {
     let main = teams
         .iter()

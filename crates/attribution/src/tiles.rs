@@ -1,8 +1,8 @@
-//! Two-dimensional tiles: rows of an array in shares, of which the columns are dealt to threads in turn.
+//! Two-dimensional tiles: rows of an array are split into shares, and the columns of each share are dealt to threads.
 //!
-//! Along the array each share of rows is a segment that several threads use, and within it the columns go round
-//! these threads with the length of a row. So tiles are found in two steps: segments, then a block-cyclic distribution
-//! over the users of each, with the same block everywhere.
+//! Along the array, each share of rows is a segment with several threads, within which columns go round these threads
+//! once per row. Tiles are therefore found in two steps: segments, then a block-cyclic distribution over the users of
+//! each segment, with one block size for all.
 
 use std::ops::Range;
 
@@ -16,29 +16,28 @@ use crate::{
     segments::Segment,
 };
 
-/// Users of a share of the rows have at least this part of what its most active user has: of a dozen samples each, chance
-/// makes three times as many of one as of another.
+/// Smallest activity of a segment's user, relative to the most active user. With a dozen samples per user, chance
+/// makes one three times as active as another.
 const USER_MIN: f64 = 0.25;
-/// Blocks of shares differ by less than this where they are the same.
+/// Largest relative difference of equal block sizes.
 const SAME_BLOCK: f64 = 0.02;
 
 /// A share of the rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowShare {
-    /// Its pages, in units of [`Affinity::page_bytes`]: to the last one that was sampled.
+    /// Pages up to the last sampled page, in units of [`Affinity::page_bytes`].
     pub pages: Range<u32>,
     /// Threads to which the columns are dealt, in order.
     pub threads: Vec<ThreadIndex>,
 }
 
-/// Tiles and how well they explain the accesses.
 pub(crate) struct Tiles {
     pub shares: Vec<RowShare>,
     pub block_bytes: f64,
     pub fit: Fit,
 }
 
-/// The tiles that a team's accesses form, where they do.
+/// The tiles that a team's accesses form, if any.
 pub(crate) fn best_tiles(
     affinity: &Affinity,
     cells: &[Cell],
@@ -46,14 +45,14 @@ pub(crate) fn best_tiles(
     team: &Team,
     effort: Effort,
 ) -> Option<Tiles> {
-    // Rows that are not cut are a block-cyclic distribution, if anything.
+    // Without a cut between rows, the pattern can only be block-cyclic.
     if !(2..=team.threads.len()).contains(&segments.len()) {
         return None;
     }
     let page = affinity.page_bytes as f64;
     let size = u64::from(affinity.pages) * affinity.page_bytes;
     let mut shares: Vec<RowShare> = Vec::new();
-    // Of each share: who owns what, and the block that explains most of it.
+    // For each share, its accesses and the best block size.
     let mut found: Vec<(Ownership, f64)> = Vec::new();
     for segment in segments {
         let of = |page: u32| cells.partition_point(|cell| cell.page < page);
@@ -90,7 +89,8 @@ pub(crate) fn best_tiles(
     })
 }
 
-/// The members of a team that use a segment, in the team's order; none where it is one thread's, or another's.
+/// Team members that use a segment, in order of the team. None for fewer than two users, or if the main user is no
+/// member.
 fn users(cells: &[Cell], team: &Team, segment: &Segment) -> Option<Vec<ThreadIndex>> {
     let sum = |thread: ThreadIndex| -> f64 {
         let own = cells.iter().filter(|cell| cell.thread == thread);

@@ -1,4 +1,4 @@
-//! From accesses and objects to affinities and patterns.
+//! Attribution of known accesses to known objects.
 
 use nearpage_attribution::{
     AccessChunks, Attribution, Error, Input, ObjectIndex, ObjectName, Operations, Options, Pattern,
@@ -57,7 +57,7 @@ fn tables() -> Tables {
         object(ObjectKind::HeapArea, 0x7000_0000_0000, 64 * MIB, None),
         object(ObjectKind::Stack, 0x7fff_0000_0000, MIB, None),
     ];
-    // One buffer for each thread, all allocated by the main thread at one call site.
+    // One buffer per thread, all allocated by the main thread at one call site.
     objects.extend((0..THREADS).map(|n| {
         object(
             ObjectKind::Heap,
@@ -145,7 +145,7 @@ fn run() -> Vec<AccessBatch> {
         .chunks(700)
         .map(|chunk| {
             let mut batch = AccessBatch::default();
-            // Neighbours on different CPUs come in any order.
+            // Accesses of different CPUs may come out of order.
             chunk.iter().rev().for_each(|access| batch.push(*access));
             batch
         })
@@ -207,7 +207,7 @@ fn objects_patterns_and_totals() {
             .map(|cell| cell.loads + cell.stores)
             .sum::<f32>()
     };
-    // The first of the main thread's own accesses come before another thread's.
+    // The main thread's first accesses to its quarter precede those of other threads, so they count as initialisation.
     assert_eq!(
         sum(&array.affinity.cells) + sum(&array.affinity.initialisation),
         9000.0
@@ -233,15 +233,14 @@ fn objects_patterns_and_totals() {
     assert!(
         pairs().all(|pair| pair[0].object != pair[1].object && pair[0].thread != pair[1].thread)
     );
-    // What the first thread does before a second one comes is initialisation.
+    // The first thread's accesses before the second thread's first one are initialisation.
     let after: Vec<f64> = buffers.uses.iter().map(|one| one.accesses).collect();
     assert_eq!(after[1..], [1500.0; 3]);
     assert!(after[0] > 0.0 && after[0] <= 1500.0);
     assert_eq!(found.threads[1].cpus, [(CpuId(1), 3002.0)]);
 }
 
-/// A program may create its threads anew for every step: what those do that have one place in the team, one after
-/// another, is one member's work.
+/// Threads that are created anew for every step count as one member if they have the same place in the team.
 #[test]
 fn threads_created_anew_for_every_step_are_the_same_team() {
     const STEPS: u32 = 40;
@@ -269,7 +268,7 @@ fn threads_created_anew_for_every_step_are_the_same_team() {
     assert!(anew.threads[THREADS as usize..].iter().all(of_nobody));
 }
 
-/// Copies are made of pages.
+/// Pages of code are attributed one by one, for copies of pages.
 #[test]
 fn pages_of_code_are_told_apart_and_are_nobodys_share() {
     const CODE: u64 = 0x5000_0000;
@@ -280,7 +279,7 @@ fn pages_of_code_are_told_apart_and_are_nobodys_share() {
     let mut batch = AccessBatch::default();
     for time in 0..800 {
         let worker = (time % 4) as u32;
-        // Each happens to run pages of its own.
+        // Each thread happens to run pages of its own.
         let page = u64::from(worker) * 2 + time / 4 % 2;
         batch.push(access(time, worker, CODE + page * 4096, AccessKind::Fetch));
     }
@@ -308,8 +307,8 @@ fn pages_of_code_are_told_apart_and_are_nobodys_share() {
     );
 }
 
-/// `.bss` begins where its first symbol does: they were one row, with the section's size, and what lies
-/// between symbols was that symbol's.
+/// `.bss` begins at its first symbol. Both were once one row with the section's size, and accesses between symbols
+/// counted for that symbol.
 #[test]
 fn a_section_is_not_the_symbol_that_it_begins_with() {
     const BSS: u64 = 0x6000_0000;

@@ -1,4 +1,4 @@
-//! Recordings as commands read them: with a line of progress, and what has to be known of them said.
+//! Opens recordings for commands: shows progress and prints the recording's notes.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nearpage_planner::Analysis;
 use crate::progress::Progress;
 use crate::terminal;
 
-/// Opens and attributes a recording.
+/// Opens and attributes a recording, and prints its notes.
 pub fn read(folder: &Path, operations: Operations) -> anyhow::Result<Analysis> {
     let progress = Progress::new(format!("reading {}", folder.display()));
     let analysis = Analysis::watched(folder, operations, &|done, all| progress.done(done, all))?;

@@ -1,4 +1,5 @@
-//! Results that are kept in a file each: what was interrupted goes on where it was, and several processes share the work.
+//! Results of a sweep or matrix, one file per cell. An interrupted command resumes, and several processes share the
+//! work.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -8,21 +9,21 @@ use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Most that a kept file may have.
+/// Size limit of a kept file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What became of an attempt to compute a cell.
+/// Outcome of an attempt to compute a cell.
 pub enum Attempt<T> {
-    /// It is there; the file is kept.
+    /// The result exists, and its file is kept.
     Done(T),
     /// Another process is computing it.
     Elsewhere,
 }
 
-/// The result that is kept in a file, if there is one. `what` names it in messages: `a run of a matrix`.
+/// Reads the result that a file keeps; `None` without a file. `what` names the result in messages: `a run of a matrix`.
 ///
 /// # Errors
-/// A file that cannot be read, or that nearpage did not write.
+/// The file cannot be read, or nearpage did not write it.
 pub fn kept<T: DeserializeOwned>(path: &Path, what: &str) -> anyhow::Result<Option<T>> {
     let text = match nearpage_files::read_text(path, FILE_BYTES_MAX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -33,10 +34,11 @@ pub fn kept<T: DeserializeOwned>(path: &Path, what: &str) -> anyhow::Result<Opti
     Ok(Some(cell))
 }
 
-/// Computes a cell and keeps its result, unless another process computes it now or has done so meanwhile ([`kept`]).
+/// Computes a cell and keeps its result, unless another process computes the cell now or has kept its result meanwhile
+/// ([`kept`]).
 ///
 /// # Errors
-/// Those of `kept` and `compute`; a folder that can't be written.
+/// Those of `kept` and `compute`, and a folder that can't be written.
 pub fn compute<T: Serialize>(
     path: &Path,
     kept: impl FnOnce() -> anyhow::Result<Option<T>>,
@@ -48,12 +50,13 @@ pub fn compute<T: Serialize>(
     if lock.try_lock().is_err() {
         return Ok(Attempt::Elsewhere);
     }
-    // Whoever had the lock may have finished meanwhile.
+    // The process that held the lock before may have finished the cell.
     let cell = match kept()? {
         Some(cell) => cell,
         None => {
             let cell = compute()?;
-            // Who has the lock writes alone, so that the name can be the same each time: a kill leaves one file behind.
+            // Only the holder of the lock writes, so the temporary name can be fixed. A killed process leaves one file
+            // behind.
             let new = path.with_extension("new");
             fs::write(&new, serde_json::to_string_pretty(&cell)? + "\n")
                 .and_then(|()| fs::rename(&new, path))

@@ -1,4 +1,4 @@
-//! `nearpage compare`: how runs of a program differ, and whether that is good enough.
+//! `nearpage compare`: how runs of a program differ, and whether conditions on them hold.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use nearpage_report::{Run, RunComparison, runs_text};
 use crate::arguments::Compare;
 use crate::{Usage, analysis, json, terminal};
 
-/// A condition of --fail-if holds.
+/// Exit status if a condition of --fail-if holds.
 const FAILED: u8 = 3;
 
 pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
@@ -34,7 +34,7 @@ pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Recordings separated by commas, unless there is a folder of that name.
+/// Splits a list of recordings at commas, unless a folder has the whole text as its name.
 fn repetitions(named: &str) -> Result<Vec<&str>, Usage> {
     if Path::new(named).exists() {
         return Ok(vec![named]);

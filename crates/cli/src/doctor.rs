@@ -1,4 +1,4 @@
-//! `nearpage doctor`: what this machine allows, and for each thing missing, cause and remedy.
+//! `nearpage doctor`: what this machine allows. Everything missing has its cause and remedy.
 
 mod bundle;
 mod page;
@@ -37,13 +37,13 @@ enum State {
 /// One thing that nearpage can use.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 struct Finding {
-    /// What it is called.
+    /// Name of the facility.
     name: &'static str,
-    /// How well it works.
+    /// How well nearpage can use the facility here.
     state: State,
-    /// What there is, or why there is none.
+    /// The facility that was found, or the reason why it is missing.
     found: String,
-    /// What it takes to have it; empty where there is nothing to do.
+    /// How to make the facility available; empty where there is nothing to do.
     remedy: String,
 }
 
@@ -52,7 +52,7 @@ struct Finding {
 pub struct DoctorOutput {
     /// Version of this form.
     version: u32,
-    /// Each thing that nearpage can use.
+    /// A finding for each thing that nearpage can use.
     findings: Vec<Finding>,
 }
 
@@ -136,7 +136,7 @@ fn nodes(machine: &Result<Machine, nearpage_machine::Error>) -> Finding {
     }
 }
 
-/// The devices on the PCI bus, where there are any, and their nodes.
+/// Finding about PCI devices and their nodes; `None` without devices.
 fn devices(machine: &Machine) -> Option<Finding> {
     let found = machine.device_lines().join("; ");
     if machine.devices.is_empty() {
@@ -154,7 +154,7 @@ fn devices(machine: &Machine) -> Option<Finding> {
     })
 }
 
-/// Where accesses can come from.
+/// Findings about the sources of accesses.
 fn sources() -> Vec<Finding> {
     let as_finding = |probed: nearpage_sampler::Finding| {
         let state = match (probed.available, probed.subject) {
@@ -195,7 +195,7 @@ fn preload() -> Finding {
     }
 }
 
-/// Which QEMUs are there, and whether one of them can load the tracer.
+/// Finding about the tracer: the QEMUs on this machine, and whether one of them can load the plugin.
 fn tracer() -> Finding {
     let plugin = TracerPlugin::find();
     let emulators = Emulator::all();
@@ -232,7 +232,7 @@ fn tracer() -> Finding {
     }
 }
 
-/// Is there what `nearpage lab` takes?
+/// Finding about the parts that `nearpage lab` needs.
 fn lab() -> Finding {
     match LabParts::find(None) {
         Ok(parts) => Finding::new(
@@ -253,7 +253,7 @@ fn lab() -> Finding {
     }
 }
 
-/// The system calls that placement uses, each tried on a page of our own.
+/// Tries each system call that placement uses on a page of nearpage's own.
 fn policies() -> Vec<Finding> {
     let refused = |name, error: &io::Error, instead: &str| {
         let remedy = match error.raw_os_error() {
@@ -353,7 +353,7 @@ fn to_text(findings: &[Finding], width: usize, colour: bool) -> String {
     let names = findings.iter().map(|finding| finding.name.len());
     let name_columns = names.max().unwrap_or(0);
     let beside = name_columns + 2 + STATE_COLUMNS;
-    // On a narrow terminal, what was found is below its name.
+    // A narrow terminal shows the finding below its name.
     let is_narrow = width < beside + FOUND_COLUMNS_MIN;
     let (name_columns, state_columns, indent) = match is_narrow {
         true => (0, 0, 2),
@@ -387,7 +387,7 @@ fn to_text(findings: &[Finding], width: usize, colour: bool) -> String {
     text
 }
 
-/// Breaks a line at spaces.
+/// Breaks a line at spaces. A word that is longer than `width` stays whole.
 fn wrap(line: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in line.split(' ') {

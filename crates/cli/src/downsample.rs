@@ -1,4 +1,4 @@
-//! `nearpage downsample`: of a trace, what sampling hardware would have recorded.
+//! `nearpage downsample`: derives from a trace the recording that sampling hardware would have made.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,15 +23,15 @@ pub struct DownsampleOutput {
     input: PathBuf,
     /// Folder of the recording that was made.
     output: PathBuf,
-    /// The setting's name; null: none was named.
+    /// Name of the setting; null without a name.
     setting: Option<String>,
-    /// Which accesses were kept, in words.
+    /// Rule by which accesses were kept, in words.
     kept: String,
     /// Accesses of the trace.
     input_accesses: u64,
     /// Accesses that were kept.
     kept_accesses: u64,
-    /// What has to be known of the recording that was made.
+    /// Limits of the recording that was made.
     notes: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
         Some(name) => format!("{name}: {}", downsampling.describe()),
         None => downsampling.describe(),
     };
-    // A first pass for the totals, which tables have beside the accesses.
+    // The first pass counts totals, because tables store them beside the accesses.
     let mut by_cpu: BTreeMap<(ThreadIndex, CpuId), u64> = BTreeMap::new();
     let mut cost_ns = 0.0;
     let counted = {
@@ -114,7 +114,7 @@ pub fn main(arguments: Downsample) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What has to be said of the trace for this.
+/// Says which accesses the downsampling needs and the trace lacks.
 fn notes(folder: &Path, recording: &Recording, downsampling: &Downsampling) -> Vec<String> {
     let tracing = recording.metadata.tracing.as_ref();
     match downsampling.needs_hits() && !tracing.is_some_and(|tracing| tracing.keep_hits()) {
@@ -127,7 +127,7 @@ fn notes(folder: &Path, recording: &Recording, downsampling: &Downsampling) -> V
     }
 }
 
-/// A thread's accesses by CPU.
+/// Number of accesses of a thread, per CPU.
 fn of_thread(
     by_cpu: &BTreeMap<(ThreadIndex, CpuId), u64>,
     thread: ThreadIndex,
@@ -138,7 +138,7 @@ fn of_thread(
         .collect()
 }
 
-/// How long each thread computes between its misses, by index, in nanoseconds; 0 where the trace was cut short.
+/// Time that each thread computes between its misses, by index, in nanoseconds; 0 where the trace was cut short.
 fn computed_ns(recording: &Recording) -> anyhow::Result<Vec<f64>> {
     let timing = recording.machine.timing()?;
     let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
@@ -164,7 +164,7 @@ fn computed_ns(recording: &Recording) -> anyhow::Result<Vec<f64>> {
     Ok(computed)
 }
 
-/// Computation counts as in samples of the clock: a sample that is no access stands for as much time as one that is.
+/// Counts computation as the clock source does: a computation sample stands for as much time as an access sample.
 fn counts(accesses: u64, computed_ns: f64, each_ns: f64) -> SampleCounts {
     let compute = match each_ns > 0.0 {
         true => (computed_ns / each_ns).round() as u64,

@@ -1,5 +1,4 @@
-//! `nearpage export`: a recording as Parquet tables, whatever form it is in, or as a profile for a
-//! viewer.
+//! `nearpage export`: writes a recording in any of its forms as Parquet tables, or as a profile for a viewer.
 
 use std::io::BufWriter;
 use std::path::Path;
@@ -17,7 +16,7 @@ use crate::progress::Progress;
 use crate::whole_file::WholeFile;
 use crate::{Usage, job, json, shell, terminal};
 
-/// Accesses that viewers still take, unless something else is asked for.
+/// Default limit of accesses. Viewers can still handle files of this size.
 const AT_MOST: u64 = 1_000_000;
 
 /// What `export --json` prints.
@@ -27,13 +26,13 @@ pub struct ExportOutput<'a> {
     version: u32,
     /// Folder of the recording.
     input: &'a Path,
-    /// The file that was written; of tables, the folder.
+    /// The file that was written; for tables, their folder.
     output: &'a Path,
-    /// What was written.
+    /// Format of the output.
     format: ExportFormat,
-    /// Accesses that were written.
+    /// Number of accesses that were written.
     accesses: u64,
-    /// Accesses for which these stand (`--at-most`).
+    /// Number of accesses that were left out by `--at-most`; the written accesses stand for them.
     left_out_accesses: u64,
 }
 
@@ -82,7 +81,7 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tables of a job's ranks; viewers of profiles know one program at a time.
+/// Exports the tables of a job's ranks. Profiles are refused, because their viewers show one program at a time.
 fn of_job(arguments: &Export, job: Job) -> anyhow::Result<ExitCode> {
     if arguments.to != ExportFormat::Parquet || arguments.at_most.is_some() {
         let rank = &job.ranks[0].folder;
@@ -114,7 +113,7 @@ fn output<'a>(arguments: &'a Export, written: &ProfileCounts) -> ExportOutput<'a
     }
 }
 
-/// What was exported, on standard output as JSON or in a line on standard error.
+/// Reports the export as JSON on standard output, or in a line on standard error.
 fn told(arguments: &Export, written: ProfileCounts) -> anyhow::Result<()> {
     if arguments.json {
         return json::print(&output(arguments, &written));

@@ -1,5 +1,5 @@
-//! `nearpage generate`: man pages, a page of all commands and completions from the argument definitions, JSON Schemas from the types that are
-//! printed.
+//! `nearpage generate`: man pages, a page of all commands and completions from the argument definitions, and JSON
+//! Schemas from the printed types.
 
 use std::process::ExitCode;
 
@@ -30,10 +30,10 @@ pub fn main(arguments: Generate) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Columns that the help has in the page.
+/// Width of the help texts in the page.
 const COLUMNS: usize = 90;
 
-/// The help of every visible command, a section each.
+/// Help of every visible command, one section each.
 fn commands(command: clap::Command) -> String {
     let mut command = command.term_width(COLUMNS).max_term_width(COLUMNS);
     command.build();

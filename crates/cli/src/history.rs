@@ -1,4 +1,4 @@
-//! `nearpage history`: predictions and what came of them.
+//! `nearpage history`: predictions beside measurements.
 
 mod file;
 
@@ -23,13 +23,13 @@ use file::{History, MeasuredBy, Pair, VERSION};
 pub struct HistoryOutput {
     /// Version of this form.
     version: u32,
-    /// The file; null: there is no home folder.
+    /// Path of the history; null without a home folder.
     file: Option<PathBuf>,
-    /// Predictions and what came of them, the oldest first.
+    /// Predictions and measurements, oldest first.
     pairs: Vec<Pair>,
-    /// Lines of the file that cannot be read.
+    /// Number of lines that cannot be read.
     unreadable: usize,
-    /// The model's error on each class of machines, from these pairs where there are enough.
+    /// Error of the model on each class of machines that has enough pairs.
     errors: Vec<ModelError>,
 }
 
@@ -100,7 +100,6 @@ impl HistoryOutput {
         text
     }
 
-    /// A line for each prediction.
     fn write_pairs(&self, columns_max: usize, text: &mut String) {
         let column = |title, rank, cell: &dyn Fn(&Pair) -> String| Column {
             title,
@@ -131,13 +130,13 @@ impl HistoryOutput {
     }
 }
 
-/// The model's errors as this user's runs have shown them.
+/// Errors of the model, learned from this user's history.
 pub fn errors() -> ModelErrors {
     let kept = History::of_user().and_then(|history| history.read().ok());
     kept.map_or_else(ModelErrors::default, |kept| file::errors(&kept.pairs))
 }
 
-/// What `optimize` measured of a plan: medians of so many runs of each kind.
+/// Measurements of `optimize` for one plan: medians of `runs` runs of each kind.
 pub struct Measured<'a> {
     pub program: &'a Program,
     pub machine: &'a Machine,
@@ -148,7 +147,7 @@ pub struct Measured<'a> {
     pub kept: Option<&'a PathBuf>,
 }
 
-/// Keeps what `optimize` measured beside what was predicted; a line that compares the two. None where nothing was predicted.
+/// Keeps a measurement beside its prediction, and returns a line that compares the two; `None` without a prediction.
 pub fn keep(measured: &Measured<'_>) -> Option<String> {
     let time = measured.decided.time?;
     let pair = Pair {
@@ -171,8 +170,8 @@ pub fn keep(measured: &Measured<'_>) -> Option<String> {
     Some(kept(&pair))
 }
 
-/// Compares a run under a kept plan with what `optimize` measured and predicted of it, and keeps that; none where `optimize`
-/// did not, or measured with other arguments.
+/// Keeps the time of a run under a kept plan, and compares it with the measurement and prediction of `optimize`. `None`
+/// if `optimize` did not measure this plan with these arguments.
 pub fn keep_run(program: &Program, plan: &std::path::Path, elapsed: Duration) -> Option<String> {
     let history = History::of_user()?;
     let (key, plan) = (file::key(program), file::last_part(plan));
@@ -193,7 +192,7 @@ pub fn keep_run(program: &Program, plan: &std::path::Path, elapsed: Duration) ->
     Some(kept(&pair))
 }
 
-/// Keeps a pair; what it says, in words.
+/// Keeps a pair, and returns the pair in words.
 fn kept(pair: &Pair) -> String {
     let range = pair.predicted_range.filter(|[least, most]| most > least);
     let range = range.map_or(String::new(), |[least, most]| {
@@ -227,7 +226,7 @@ fn now() -> u64 {
         .as_secs()
 }
 
-/// A day of UTC, as 2026-11-26 (the algorithm is Hinnant's `civil_from_days`).
+/// Date in UTC, such as 2026-11-26 (algorithm: Hinnant's `civil_from_days`).
 fn date(unix_s: u64) -> String {
     let days = (unix_s / 86_400).min(3_000_000) as i64 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

@@ -1,4 +1,4 @@
-//! `nearpage import`: another tool's file as a recording.
+//! `nearpage import`: makes a recording of another tool's file.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,11 +22,11 @@ pub struct ImportOutput {
     input: PathBuf,
     /// Folder of the recording that was made.
     output: PathBuf,
-    /// Where the accesses came from.
+    /// Source of the accesses.
     source: Source,
-    /// What became of the samples.
+    /// Number of samples, by outcome.
     counts: SampleCounts,
-    /// What was degraded, and why.
+    /// Limits of the import, with their causes.
     notes: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
     let (Imported { counts, notes }, source) = {
         let _progress = Progress::new(format!("importing {}", arguments.file.display()));
         let imported = import(&arguments.file, &output, machine)?;
-        // What is left of the conversion happens here.
+        // Opening the recording completes the conversion.
         let source = Recording::open(&output)?.metadata.source;
         (imported, source)
     };

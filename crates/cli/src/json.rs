@@ -1,4 +1,4 @@
-//! Results for programs.
+//! Output of results as JSON.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -15,8 +15,7 @@ pub fn print(value: &impl Serialize) -> anyhow::Result<()> {
     )?)
 }
 
-/// Standard output for the JSON alone: as long as this lives, what a command prints goes to
-/// standard error.
+/// Reserves standard output for JSON. While this value lives, output of commands goes to standard error.
 pub struct OwnOutput(OwnedFd);
 
 impl OwnOutput {
@@ -29,7 +28,7 @@ impl OwnOutput {
         Ok(Self(saved))
     }
 
-    /// Standard output, for what is printed while a command runs.
+    /// The real standard output, for JSON that is printed while a command runs.
     pub fn file(&self) -> anyhow::Result<File> {
         let file = self.0.try_clone().context("can't keep standard output")?;
         Ok(file.into())
@@ -43,6 +42,6 @@ impl Drop for OwnOutput {
 }
 
 fn redirect(to: RawFd) {
-    // SAFETY: no pointers; both descriptors are open.
+    // SAFETY: the call takes no pointers; both descriptors are open.
     unsafe { libc::dup2(to, libc::STDOUT_FILENO) };
 }

@@ -20,12 +20,12 @@ use crate::json::{self, OwnOutput};
 use crate::shown::{self, DeferredLines, HandedOver};
 use crate::{Usage, shell, terminal};
 
-/// An interval shorter than this has too few samples for anything.
+/// Shortest allowed interval in seconds; a shorter one has too few samples for decisions.
 const INTERVAL_MIN_S: f64 = 0.01;
-/// More often a collector is kept busy with a few samples.
+/// Shortest allowed time between two posts; more frequent posts would carry a few samples each.
 const OTLP_INTERVAL_MIN_S: f64 = 1.0;
 
-/// What `live --json` prints: a line for each interval, with what the log has of it.
+/// Line that `live --json` prints for each interval, with the contents of the log's line.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct LiveOutput<'a> {
     /// Version of this form.
@@ -41,13 +41,13 @@ pub struct ReplayOutput {
     version: u32,
     /// The log.
     log: String,
-    /// Intervals in it.
+    /// Number of intervals in the log.
     intervals: u64,
-    /// Decisions that were made again.
+    /// Number of decisions that were repeated.
     decisions: u64,
-    /// All of them are as they were.
+    /// Are all decisions as in the log?
     same: bool,
-    /// The last line is cut short, and was left out.
+    /// Was the log's last line cut short? Such a line is left out.
     cut_short: bool,
 }
 
@@ -86,7 +86,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
         let subject = shown::subject(Kind::Live, migration.head(), show.dry_run);
         match Screen::start(subject, terminal, command.transpose()?) {
             Ok(screen) => show.screen = Some(screen),
-            // The command runs: lines do as well.
+            // The command runs already; lines replace the screen.
             Err(error) => terminal::say(&format!("no screen: {error}")),
         }
     }
@@ -100,7 +100,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     let migrated = migration.finish(&mut |report| show.interval(report), &say);
     let summary = show.screen.map(Screen::finish);
     if let (Some(output), None) = (output, &arguments.output) {
-        // Whether anybody reads it or not.
+        // The command's output is optional: a closed pipe is no error.
         let _ = shown::print_output(output);
     }
     let lines = summary.unwrap_or_default();
@@ -117,7 +117,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     Ok(end_as(migrated.status))
 }
 
-/// Starts the command, which prints into `output`, or attaches to the target.
+/// Starts the command with its output in `output`, or attaches to the target.
 fn start(
     arguments: &Live,
     options: &OnlineMigrationOptions,
@@ -127,7 +127,7 @@ fn start(
     let kept = DeferredLines::default();
     let say = |line: &str| match output {
         _ if arguments.quiet => (),
-        // Standard error is the command's.
+        // The command has standard error, so lines wait until it is free.
         Some(_) => kept.say(line),
         None => terminal::say(line),
     };
@@ -145,7 +145,7 @@ fn start(
     Ok(started?)
 }
 
-/// What was typed, as the runner takes it.
+/// Options for the runner, from the command line.
 fn options(arguments: &Live) -> anyhow::Result<OnlineMigrationOptions> {
     let policy = policy(arguments)?;
     if arguments.interval < INTERVAL_MIN_S {
@@ -174,7 +174,7 @@ fn options(arguments: &Live) -> anyhow::Result<OnlineMigrationOptions> {
     })
 }
 
-/// Who gets profiles, and how often.
+/// Collector for profiles, and the time between two posts.
 fn collector(arguments: &Live) -> anyhow::Result<Option<(Endpoint, Duration)>> {
     let Some(endpoint) = &arguments.otlp else {
         return Ok(None);
@@ -187,7 +187,7 @@ fn collector(arguments: &Live) -> anyhow::Result<Option<(Endpoint, Duration)>> {
     Ok(Some((endpoint.clone(), every)))
 }
 
-/// The policy with its parameters.
+/// The policy, with its parameters set.
 fn policy(arguments: &Live) -> anyhow::Result<LivePolicy> {
     let mut policy = LivePolicy::from_name(&arguments.policy).ok_or_else(|| {
         Usage(format!(
@@ -229,7 +229,7 @@ fn policy(arguments: &Live) -> anyhow::Result<LivePolicy> {
     Ok(policy)
 }
 
-/// Where reports are shown.
+/// Output of the intervals' reports.
 struct Show {
     /// Standard output, for JSON.
     json: Option<File>,
@@ -257,16 +257,16 @@ impl Show {
             screen.interval(report);
             Ok(())
         } else {
-            // The command's own output is on standard output.
+            // The command uses standard output, so reports go to standard error.
             let text = text(report, &self.nodes, self.dry_run);
             std::io::stderr().lock().write_all(text.as_bytes())
         };
-        // Nobody reads any more: the daemon's work goes on.
+        // A closed pipe stops the output; the daemon continues.
         self.failed = result.is_err();
     }
 }
 
-/// `--replay`.
+/// Repeats the decisions of a log (`--replay`).
 fn decide_again(log: &Path, json: bool) -> anyhow::Result<ExitCode> {
     let name = log.display().to_string();
     let file = File::open(log).with_context(|| name.clone())?;
@@ -305,7 +305,6 @@ mod tests {
 
     use super::*;
 
-    /// `live` with nothing before it.
     #[derive(Parser)]
     struct Typed {
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `nearpage machine`: a machine as nearpage sees it, measures it or imports it; the list of presets.
+//! `nearpage machine`: shows, measures and imports machines, and lists the presets.
 
 mod list;
 
@@ -32,7 +32,8 @@ pub struct MachineOutput {
     version: u32,
     #[serde(flatten)]
     machine: Machine,
-    /// Of `machine measure`: standard deviation of the latency over the rounds, row: CPU's node, column: memory's.
+    /// After `machine measure`: standard deviation of the latency over the rounds. Row: the CPU's node; column: the
+    /// memory's node.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_deviation_ns: Option<Matrix>,
 }
@@ -42,27 +43,27 @@ pub struct MachineOutput {
 pub struct CalibrationOutput {
     /// Version of this form.
     version: u32,
-    /// From which rate of memory accesses on placement matters here.
+    /// Rate of memory accesses from which placement matters here.
     placing: PlacingCalibration,
-    /// How often samples may be taken.
+    /// Rate at which samples may be taken.
     sampling: SamplingCalibration,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct PlacingCalibration {
-    /// Accesses of all CPUs together; null: placement hardly matters here.
+    /// Accesses per microsecond of all CPUs together; null: placement hardly matters here.
     threshold_accesses_per_us: Option<f64>,
-    /// A slowdown that matters, as a share of the time.
+    /// Slowdown from which placement matters, as a share of the time.
     slowdown_min: f64,
-    /// What was measured; empty: there is one memory node.
+    /// Measured points; empty on a machine with one memory node.
     points: Vec<CalibrationPoint>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct CalibrationPoint {
-    /// Accesses of all CPUs together.
+    /// Accesses per microsecond of all CPUs together.
     accesses_per_us: f64,
-    /// How much longer it takes with all memory on one node, as a share of the time.
+    /// Additional time with all memory on one node, as a share of the time.
     slowdown: f64,
 }
 
@@ -77,13 +78,13 @@ impl From<&PlacingPoint> for CalibrationPoint {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct SamplingCalibration {
-    /// Time that a sample takes; null: it could not be measured.
+    /// Time that one sample takes; null: it could not be measured.
     sample_cost_ns: Option<f64>,
     /// Share of a program's time that recording may take.
     cost_share_max: f64,
-    /// Samples per second and CPU that cost so much.
+    /// Samples per second and CPU that take this share.
     rate_hz: Option<f64>,
-    /// Time between two of them.
+    /// Time between two samples at that rate.
     period_ns: Option<f64>,
 }
 
@@ -92,7 +93,7 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
         .command
         .or_else(|| arguments.before.subcommand())
         .ok_or_else(|| Usage("--quick goes with `machine measure` or `calibrate`".to_owned()))?;
-    // Before a minute of measuring, not after it.
+    // The output file is checked before the measurement, which can take a minute.
     if let MachineCommand::Show { output, .. }
     | MachineCommand::Measure { output, .. }
     | MachineCommand::Import { output, .. } = &command
@@ -123,7 +124,7 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
 }
 
 impl MachineForm {
-    /// Prints a machine, with what its measurement says of itself, and writes it to the file.
+    /// Prints a machine and notes on its measurement, and writes the machine to the output file.
     fn show(self, machine: Machine, measured: Option<Measured>) -> anyhow::Result<ExitCode> {
         if let Some(file) = &self.output {
             WholeFile::write(file, machine.to_toml().as_bytes())?;
@@ -162,7 +163,7 @@ impl MachineForm {
     }
 }
 
-/// A machine of what other tools printed, named after the first file.
+/// Reads a machine from the output of other tools. The machine has the name of the first file.
 fn import(files: &[PathBuf]) -> anyhow::Result<Machine> {
     const BYTES_MAX: u64 = 16 << 20;
     let mut printed = Vec::new();
@@ -179,7 +180,7 @@ fn import(files: &[PathBuf]) -> anyhow::Result<Machine> {
     Ok(Machine::from_tools(&printed, &name)?)
 }
 
-/// `local`, a preset's name or a file.
+/// Reads a machine: `local`, a preset's name or a file.
 pub fn read(argument: &str) -> anyhow::Result<Machine> {
     Machine::by_name_or_path(argument, Path::new(SYS)).map_err(|error| match error {
         unknown @ Error::Unknown { .. } => Usage(unknown.to_string()).into(),
@@ -211,7 +212,7 @@ fn measure(quick: bool) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-/// Prints what placement and samples cost here.
+/// Prints the access rate from which placement matters here, and the cost of a sample.
 fn calibrate(how: Calibration) -> anyhow::Result<ExitCode> {
     let Calibration { quick, json } = how;
     let effort = if quick { Effort::QUICK } else { Effort::FULL };

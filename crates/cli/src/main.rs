@@ -1,5 +1,4 @@
-//! The `nearpage` command: argument definitions, one file per subcommand, and nothing but glue
-//! between the crates that do the work.
+//! The `nearpage` command: argument definitions and one file per subcommand, which connect the crates that do the work.
 
 mod analysis;
 mod arguments;
@@ -40,7 +39,7 @@ use std::process::ExitCode;
 use arguments::Command;
 use nearpage_runner::signals;
 
-/// A mistake in what was typed that only shows after parsing: exit status 2.
+/// A usage mistake that only shows after parsing: exit status 2.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -80,7 +79,7 @@ fn exit_status(error: &anyhow::Error) -> u8 {
     let of_runner = error
         .downcast_ref()
         .map(nearpage_runner::Error::exit_status);
-    // Whether a rule is wrong usage depends on the machine: whoever parses the rule says so.
+    // Whether a rule is wrong usage depends on the machine, so the function that parses the rule reports wrong usage.
     let of_plan = error
         .downcast_ref()
         .map(nearpage_plan::Error::exit_status)
@@ -91,7 +90,7 @@ fn exit_status(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Help, the version, or what was wrong with what was typed.
+/// Prints help, the version, or a parser error.
 fn tell(said: &clap::Error) -> anyhow::Result<ExitCode> {
     terminal::print_parsed(said)?;
     Ok(ExitCode::from(if said.use_stderr() { 2 } else { 0 }))
@@ -131,7 +130,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// An error with its causes, each told once: library errors name theirs already.
+/// An error with its causes in one line. A cause that the line contains already is not repeated.
 fn in_one_line(error: &anyhow::Error) -> String {
     error
         .chain()

@@ -1,4 +1,4 @@
-//! `nearpage optimize`: record, plan, run placed, compare.
+//! `nearpage optimize`: records, plans, runs the command placed, and compares.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -25,14 +25,14 @@ use crate::history::{self, Measured};
 use crate::json::{self, OwnOutput};
 use crate::{analysis, plan, shell, terminal};
 
-/// The machine predicted for where this one has a single node and none was chosen.
+/// Machine for the prediction, if this machine has a single node and no other was named.
 const MACHINE_DEFAULT: &str = "opteron-4";
-/// Verdicts where nothing was run placed.
+/// Verdicts without a placed run.
 const NOWHERE_TO_PLACE: &str = "this machine has one memory node: there is nothing to place here";
 const NOTHING_TO_PLACE: &str = "no object is worth placing: nothing to compare";
-/// Medians of three and more runs that differ by less are equal.
+/// Medians of three and more runs with a smaller difference count as equal.
 const NOISE_OF_MEDIANS: f64 = 0.02;
-/// Single runs of one program differ by so much on busy machines.
+/// Single runs of one program differ by this share on busy machines.
 const NOISE_OF_SINGLE_RUNS: f64 = 0.10;
 
 /// What `optimize --json` prints.
@@ -42,11 +42,11 @@ pub struct OptimizeOutput {
     version: u32,
     /// A plan for each program.
     plans: Vec<DecidedPlan>,
-    /// The folder where plans are kept for later runs; null: none is.
+    /// Folder of the kept plan; null: no plan is kept.
     kept: Option<PathBuf>,
-    /// What came of it, in words.
+    /// Result of the comparison, in words.
     verdict: String,
-    /// The command as it is, against the command with its pages placed; null: it was not run placed.
+    /// Comparison of the runs without and with placed pages; null: there was no placed run.
     comparison: Option<Comparison>,
 }
 
@@ -135,7 +135,7 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to type next: what runs the command under its kept plan, or else shows the recording.
+/// The command to type next: run under the kept plan, or else show the recording.
 fn next_command(command: &[OsString], output: &Path, is_kept: bool) -> String {
     if !is_kept {
         return format!("nearpage report {}", shell::path(&output.join("before")));
@@ -144,7 +144,7 @@ fn next_command(command: &[OsString], output: &Path, is_kept: bool) -> String {
     format!("nearpage run -- {}", words.join(" "))
 }
 
-/// What came of it, in words.
+/// Result of the comparison, in words.
 fn verdict(comparison: Option<&Comparison>, can_place: bool, runs: u32) -> String {
     match comparison {
         None if !can_place => NOWHERE_TO_PLACE.to_owned(),
@@ -153,7 +153,8 @@ fn verdict(comparison: Option<&Comparison>, can_place: bool, runs: u32) -> Strin
     }
 }
 
-/// Keeps what was measured beside what was predicted of the costliest program on this machine, and says both.
+/// Keeps the measurement beside the prediction for the costliest program, and returns both in words. `None` if the
+/// prediction was for another machine.
 fn compared(
     arguments: &Optimize,
     comparison: &Comparison,
@@ -176,7 +177,7 @@ fn compared(
     })
 }
 
-/// The plans, and what came of them.
+/// Tables of the plans and of the comparison.
 fn tables(
     plans: &[DecidedPlan],
     comparison: Option<&Comparison>,
@@ -195,7 +196,7 @@ fn tables(
     text
 }
 
-/// What came of it, and where the plan is.
+/// Last lines of the output: the verdict, and the file of the plan.
 fn ending(verdict: &str, output: &Path, is_kept: bool) -> String {
     let file = output.join("plan.toml");
     let file = printable(&file.to_string_lossy());
@@ -206,7 +207,7 @@ fn ending(verdict: &str, output: &Path, is_kept: bool) -> String {
     format!("{verdict}\nThe plan is in {file}{kept}\n")
 }
 
-/// Decides for each program that was recorded, and writes the plans.
+/// Decides for each recorded program, and writes the plans.
 fn decided(
     arguments: &Optimize,
     analysis: &Analysis,
@@ -220,7 +221,7 @@ fn decided(
     Ok(plans)
 }
 
-/// Runs of the command, as it is and with its pages placed.
+/// Runs of the command without and with placed pages.
 struct Runs {
     before: Vec<Observed>,
     after: Vec<Observed>,
@@ -229,7 +230,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// Runs the command placed, and further runs of each kind in turn.
+    /// Runs the command with placed pages, then adds further runs of each kind in turn.
     fn placed(
         mut self,
         arguments: &Optimize,
@@ -281,7 +282,7 @@ fn record(
     Ok(run.observe(&terminal::say)?)
 }
 
-/// Keeps the plan for later runs. Without a home folder there is nowhere to keep it.
+/// Keeps the plan for later runs; `None` without a home folder.
 fn keep(
     programs: &[ProgramImage],
     command: &[OsString],
@@ -296,16 +297,16 @@ fn keep(
     .ok()
 }
 
-/// One kind of run.
+/// Figures of one kind of run.
 #[derive(Debug, Serialize, JsonSchema)]
 struct MeasuredRuns {
-    /// Median over the runs.
+    /// Median of the elapsed times.
     elapsed_ns: f64,
-    /// The shortest and the longest of them.
+    /// Shortest and longest elapsed time.
     elapsed_range_ns: [f64; 2],
-    /// Time lost to memory accesses in the first run, all threads.
+    /// Time lost to memory accesses in the first run, summed over threads.
     cost_ns: f64,
-    /// Share of accesses to the CPU's own node in the first run, where nodes were recorded.
+    /// Local share of the accesses in the first run, if nodes were recorded.
     local_share: Option<f64>,
 }
 
@@ -334,12 +335,12 @@ impl MeasuredRuns {
     }
 }
 
-/// The command as it is, against the command with its pages placed.
+/// Runs without and with placed pages.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Comparison {
-    /// The command as it is.
+    /// Runs without placed pages.
     before: MeasuredRuns,
-    /// The command with its pages placed.
+    /// Runs with placed pages.
     after: MeasuredRuns,
 }
 

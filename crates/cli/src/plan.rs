@@ -1,4 +1,4 @@
-//! `nearpage plan`: decide where each object's pages should live, and predict what that does.
+//! `nearpage plan`: decides where each object's pages should live, and predicts the effect.
 
 mod choice;
 mod inputs;
@@ -30,19 +30,19 @@ pub struct PlanOutput {
     version: u32,
     /// A plan for each program of the recording and each policy.
     plans: Vec<DecidedPlan>,
-    /// Of several recordings: how they were weighed against each other.
+    /// Choice among several recordings that differ in where threads ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     choice: Option<Choice>,
-    /// Of several recordings with different inputs: what the plan does to each of them.
+    /// Effect of the plan on each of several recordings with different inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     inputs: Option<AcrossInputs>,
-    /// Of a job: which ranks follow which plans.
+    /// In a plan for a job: the plans that each rank follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     job: Option<PlannedJob>,
 }
 
 impl PlanOutput {
-    /// The plans of a job.
+    /// Output for the plans of a job.
     pub fn of_job(plans: Vec<DecidedPlan>, job: PlannedJob) -> Self {
         Self {
             version: nearpage_recording::JSON_VERSION,
@@ -131,7 +131,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The job that is to be planned; none where recordings are.
+/// The job to plan; `None` if recordings are named instead.
 fn named_job(folders: &[PathBuf]) -> anyhow::Result<Option<Job>> {
     for folder in folders {
         let Some(job) = Job::open(folder)? else {
@@ -149,7 +149,7 @@ fn named_job(folders: &[PathBuf]) -> anyhow::Result<Option<Job>> {
     Ok(None)
 }
 
-/// Prints the plans, and how to run `command` with each.
+/// Prints the plans, and for each plan how to run `command` with it.
 fn show(
     plans: &[DecidedPlan],
     several: Option<&SeveralRecordings>,
@@ -173,15 +173,15 @@ fn show(
     Ok(())
 }
 
-/// What several recordings came to.
+/// Result of planning for several recordings.
 enum SeveralRecordings {
-    /// They differ in where threads ran: the quickest is taken.
+    /// The recordings differ in where threads ran: the fastest is planned.
     Layouts(Choice),
-    /// They differ in their input, or in the number of threads: one plan is for all.
+    /// The recordings differ in input or number of threads: one plan serves all.
     Inputs(Box<AcrossInputs>),
 }
 
-/// One plan of several recordings.
+/// Makes one plan for several recordings.
 fn one_plan(
     arguments: &arguments::Plan,
     recordings: &[Analysis],
@@ -203,7 +203,7 @@ fn one_plan(
     })
 }
 
-/// Plans of one recording: of each policy, for each program.
+/// Plans for one recording: one for each policy and program.
 fn decided(
     arguments: &arguments::Plan,
     analysis: &Analysis,
@@ -216,8 +216,8 @@ fn decided(
     Ok(planner.decide(policies, &deciding.parameters())?)
 }
 
-/// Writes plans: of one policy to the file and, for further programs, beside it; of several policies each to files of
-/// its own.
+/// Writes plans. Plans of one policy go to `output`, further programs beside it. With several policies, each has files
+/// of its own.
 pub fn write(plans: &mut [DecidedPlan], output: &Path, policies: usize) -> anyhow::Result<()> {
     let mut number = 0;
     for at in 0..plans.len() {
@@ -237,7 +237,7 @@ pub fn write(plans: &mut [DecidedPlan], output: &Path, policies: usize) -> anyho
     Ok(())
 }
 
-/// Says what has to be known of a plan whose table is not printed.
+/// Prints the warnings and notes of a plan whose table is not printed.
 pub fn say(decided: &DecidedPlan) {
     let warnings = decided
         .warnings
@@ -248,7 +248,7 @@ pub fn say(decided: &DecidedPlan) {
         .for_each(|line| terminal::say(&line));
 }
 
-/// `plan.toml`, and `plan.2.toml` and so on for the further programs of a recording.
+/// File name of a plan: `plan.toml`, then `plan.2.toml` and so on for further programs of a recording.
 pub fn numbered(output: &Path, number: usize) -> PathBuf {
     match number {
         0 => output.to_owned(),

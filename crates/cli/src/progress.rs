@@ -1,5 +1,5 @@
-//! What is going on, for work that takes long: a line on a terminal after two seconds, and where standard error is no
-//! terminal a line every ten seconds once the work has taken thirty.
+//! Progress of long work. A terminal shows a line after two seconds. Elsewhere, standard error gets a line every ten
+//! seconds once the work has taken thirty.
 
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
@@ -15,31 +15,31 @@ use nearpage_report::printable;
 
 use crate::terminal;
 
-/// Work that is done sooner shows nothing on a terminal.
+/// Shorter work shows nothing on a terminal.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Work that is done sooner says nothing in a log.
+/// Shorter work writes nothing to a log.
 const PATIENCE_OF_LOGS: Duration = Duration::from_secs(30);
-/// Between two lines on a terminal, and in a log.
+/// Time between two lines on a terminal and, below, in a log.
 const PERIOD: Duration = Duration::from_secs(1);
 const PERIOD_OF_LOGS: Duration = Duration::from_secs(10);
 
-/// Says what is going on, and for how long, until it is dropped.
+/// Shows the work and its elapsed time until dropped.
 pub struct Progress {
     bar: ProgressBar,
     end: Option<Sender<()>>,
     line: Option<JoinHandle<()>>,
 }
 
-/// Brings a bar up to date before a line of it is shown.
+/// Updates a bar before its line is shown.
 type Update = Box<dyn Fn(&ProgressBar) + Send>;
 
 impl Progress {
-    /// `doing` is what follows "nearpage: ": "reading r.nearpage".
+    /// Shows `doing` after "nearpage: ", such as "reading r.nearpage".
     pub fn new(doing: String) -> Self {
         Self::begin(doing, Some(lines(stderr().is_terminal())), None)
     }
 
-    /// The same; `done` is asked whenever a line is shown.
+    /// Like `new`; calls `done` for the share of finished work before each line.
     pub fn following(doing: String, done: impl Fn() -> (u64, u64) + Send + 'static) -> Self {
         let update = move |bar: &ProgressBar| {
             let (done, of_all) = done();
@@ -49,8 +49,8 @@ impl Progress {
         Self::begin(doing, Some(lines), Some(Box::new(update)))
     }
 
-    /// Deciding from a recording. A search of placements ends when no further placement is better, so the time that is left
-    /// is the most that it can be.
+    /// Progress of deciding from a recording. A search of placements ends early if no placement is better, so the
+    /// remaining time is an upper bound.
     pub fn deciding(folder: &Path, search: Arc<SearchProgress>) -> Self {
         let doing = format!("deciding for {}", folder.display());
         let update = {
@@ -68,13 +68,14 @@ impl Progress {
         Self::begin(doing, Some(lines), Some(Box::new(update)))
     }
 
-    /// The same while a command of the user's runs, whose standard error is not to have lines of ours in it.
+    /// Like `new`, for work during which a user's command runs. Without a terminal nothing is shown, because the lines
+    /// would mix with the command's standard error.
     pub fn beside_command(doing: String) -> Self {
         let is_watched = stderr().is_terminal();
         Self::begin(doing, is_watched.then_some((PATIENCE, PERIOD)), None)
     }
 
-    /// `lines`: how long the first line waits, and each further one; none: nobody is told.
+    /// `lines`: the wait before the first line and before each further line; `None` shows nothing.
     fn begin(doing: String, lines: Option<(Duration, Duration)>, update: Option<Update>) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(style("nearpage: {msg}, {elapsed}"));
@@ -108,18 +109,18 @@ impl Progress {
         }
     }
 
-    /// What is going on now.
+    /// Replaces the text.
     pub fn say(&self, doing: String) {
         self.bar.set_message(printable(&doing));
     }
 
-    /// How much is done, in any unit.
+    /// Sets the finished share of the work, in any unit.
     pub fn done(&self, done: u64, of_all: u64) {
         set(&self.bar, done, of_all);
     }
 }
 
-/// Shows something after `patience` and then after each `period`, until the work has ended.
+/// Calls `show` after `patience` and then after each `period`, until the work has ended.
 fn each_period(ended: &Receiver<()>, patience: Duration, period: Duration, mut show: impl FnMut()) {
     let mut wait = patience;
     while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
@@ -128,7 +129,7 @@ fn each_period(ended: &Receiver<()>, patience: Duration, period: Duration, mut s
     }
 }
 
-/// How long the first line waits, and each further one.
+/// The wait before the first line and before each further line.
 fn lines(is_terminal: bool) -> (Duration, Duration) {
     match is_terminal {
         true => (PATIENCE, PERIOD),
@@ -155,7 +156,7 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("a template of ours")
 }
 
-/// A line for a log.
+/// Line of text for a log.
 fn in_words(bar: &ProgressBar) -> String {
     let (doing, seconds) = (bar.message(), bar.elapsed().as_secs());
     match bar.length() {
@@ -201,7 +202,7 @@ mod tests {
             |(patience, period): (Duration, Duration)| (patience.as_secs(), period.as_secs());
         assert_eq!(seconds(lines(false)), (30, 10));
         assert_eq!(seconds(lines(true)), (2, 1));
-        // What was shown, in any time: the first line does not come alone, and none comes after the end.
+        // With times of zero: further lines follow the first, and no line follows the end.
         let (end, ended) = channel();
         let mut end = Some(end);
         let mut shown = 0;

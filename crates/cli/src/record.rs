@@ -1,4 +1,4 @@
-//! `nearpage record`: run a command and record it.
+//! `nearpage record`: runs a command and records its memory accesses.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -32,37 +32,38 @@ pub struct RecordOutput {
     version: u32,
     /// Folder of the recording.
     recording: PathBuf,
-    /// Where accesses came from.
+    /// Source of the accesses.
     source: nearpage_recording::Source,
-    /// The command's status, as a shell shows it; null: it goes on, or there was no command.
+    /// Exit status of the command, as a shell shows it; null: the command continues, or there was no command.
     exit_status: Option<i32>,
     /// Why recording ended.
     ending: Ending,
-    /// How long was recorded.
+    /// Duration of the recording.
     elapsed_ns: u64,
-    /// Samples per second and CPU, the most where the rate changed; null: by period, or every miss.
+    /// Samples per second and CPU, the maximum where the rate changed; null: sampled by period, or every miss was
+    /// traced.
     rate_hz: Option<f64>,
-    /// The rates sampled at, by time; empty where the rate stayed.
+    /// Sampling rates over time; empty if the rate was constant.
     rates: Vec<RateOutput>,
-    /// Processor time that sampling took, the recorder's part included; null where it was not accounted for: with
+    /// Processor time that sampling took, including the recorder's; null where sampling was not accounted for: with
     /// --rate, --period, --max-overhead, the PMU and in traces.
     sampling_ns: Option<u64>,
-    /// Accesses recorded.
+    /// Number of recorded accesses.
     accesses: u64,
-    /// What became of the samples; null in a trace.
+    /// Number of samples, by outcome; null in a trace.
     samples: Option<SampleCounts>,
-    /// In a trace, what was traced.
+    /// Totals of a trace; null for samples.
     trace: Option<TraceOutput>,
-    /// Are tables made already? Otherwise they are when the recording is first opened.
+    /// Have tables been made? If not, the first opening of the recording makes them.
     has_tables: bool,
-    /// What was degraded, and why.
+    /// Limits of the recording, with their causes.
     notes: Vec<String>,
 }
 
-/// A rate, and since when.
+/// A sampling rate, and the time of its start.
 #[derive(Debug, Serialize, JsonSchema)]
 struct RateOutput {
-    /// CLOCK_MONOTONIC.
+    /// Start of the rate, by CLOCK_MONOTONIC.
     time_ns: u64,
     /// Samples per second of a thread's time.
     rate_hz: f64,
@@ -73,13 +74,13 @@ struct RateOutput {
 enum Ending {
     /// The command ended.
     CommandEnded,
-    /// What was observed has ended.
+    /// The observed processes ended.
     TargetEnded,
-    /// Recording was interrupted or its time was up: what was observed goes on.
+    /// Recording was interrupted or its time was up; the observed processes continue.
     TargetGoesOn,
 }
 
-/// What was traced in emulation.
+/// Totals of a run in emulation.
 #[derive(Debug, Serialize, JsonSchema)]
 struct TraceOutput {
     /// The machine whose caches the references went through.
@@ -156,7 +157,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     leave_unselected(arguments.ranks.as_ref(), &arguments.command)?;
     let pmu = pmu_options(&arguments)?;
     let source = match arguments.source {
-        // The clock knows of no TLB.
+        // Only the PMU can sample TLB misses.
         Source::Auto if pmu.event == PmuEvent::DtlbMiss => RequestedSource::Pmu,
         Source::Auto => RequestedSource::Auto,
         Source::Pmu => RequestedSource::Pmu,
@@ -175,7 +176,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Becomes the command where `--ranks` does not select this rank.
+/// Replaces this process by the command if `--ranks` does not select this rank.
 pub fn leave_unselected(ranks: Option<&RankSelection>, command: &[OsString]) -> anyhow::Result<()> {
     let Some(ranks) = ranks else { return Ok(()) };
     let Some(launched) = launched() else {
@@ -188,8 +189,8 @@ pub fn leave_unselected(ranks: Option<&RankSelection>, command: &[OsString]) -> 
     }
 }
 
-/// Records into the folder of `-o`, its placeholders replaced, or into a new one with a default name; a folder that nothing
-/// came into is removed.
+/// Records into the folder of `-o` with its placeholders replaced, or into a new folder with a default name. An empty
+/// folder is removed after an error.
 pub fn into_new_folder(
     pattern: Option<&Path>,
     target: &Target,
@@ -201,7 +202,7 @@ pub fn into_new_folder(
     };
     let recorded = record(&output);
     if recorded.is_err() {
-        // Made so that no other recorder takes it; one that has something in it stays.
+        // The folder was made early to reserve the name. `remove_dir` leaves a folder that is not empty.
         let _ = std::fs::remove_dir(&output);
         if let (None, Some(job)) = (pattern, output.parent()) {
             let _ = std::fs::remove_dir(job);
@@ -251,7 +252,7 @@ fn sample(
     Ok(end_as(observed.exit_status()))
 }
 
-/// What to sample with a PMU, which only some sources have.
+/// Options of the PMU; an error if the source has no PMU.
 fn pmu_options(arguments: &Record) -> Result<PmuOptions, Usage> {
     let pmu = PmuOptions {
         min_latency_cycles: arguments.min_latency,
@@ -269,7 +270,7 @@ fn pmu_options(arguments: &Record) -> Result<PmuOptions, Usage> {
     Ok(pmu)
 }
 
-/// Which accesses to keep, of those that are sampled.
+/// Selection of the sampled accesses to keep.
 fn wanted(arguments: &Record) -> AccessSelection {
     AccessSelection {
         ranges: arguments.range.clone(),
@@ -281,7 +282,7 @@ fn wanted(arguments: &Record) -> AccessSelection {
     }
 }
 
-/// Which small allocations to log: all, or samples.
+/// Logging of small allocations: all, or samples.
 pub fn small_allocations(all: bool) -> SmallAllocations {
     match all {
         true => SmallAllocations::All,
@@ -289,8 +290,7 @@ pub fn small_allocations(all: bool) -> SmallAllocations {
     }
 }
 
-/// What was recorded, in a few lines on standard error, where it can't mix with the command's
-/// output.
+/// Prints a summary of the recording on standard error, away from the command's output.
 fn say(observed: &Observed, output: &Path) {
     for note in observed.notes.iter().filter(|note| !asks_nothing(note)) {
         terminal::say(note);
@@ -327,7 +327,7 @@ fn say(observed: &Observed, output: &Path) {
     terminal::next(&format!("nearpage report {}", shell::path(output)));
 }
 
-/// Of many ranks one speaks: what each has to say is in its recording, and `report` says it once.
+/// Prints a summary for rank 0 only. Each rank's notes are in its recording, and `report` prints them once.
 fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
     if launched.rank > 0 {
         return;
@@ -344,7 +344,7 @@ fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
     }
 }
 
-/// How often samples came, and what they took where that is known.
+/// Sampling rate, and the cost of sampling if it is known.
 fn pace(observed: &Observed) -> String {
     let hz = |rate_hz: f64| format!("{rate_hz:.0}");
     let rate = match (observed.rates.as_slice(), observed.rate_hz) {

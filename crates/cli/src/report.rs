@@ -1,4 +1,4 @@
-//! `nearpage report`: what a recording says.
+//! `nearpage report`: prints the analysis of a recording.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::arguments::{GroupBy, Report, Sort};
 use crate::progress::Progress;
 use crate::{Usage, analysis, terminal};
 
-/// Rows where --top does not say otherwise.
+/// Default of --top.
 pub const ROWS: usize = 20;
 
 pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
@@ -89,7 +89,7 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How many rows there are at most, and the least share of one.
+/// Maximum number of rows, and minimum share of a row.
 fn rows(arguments: &Report) -> (usize, f64) {
     match (arguments.all, arguments.top) {
         (true, _) => (usize::MAX, 0.0),
@@ -98,7 +98,7 @@ fn rows(arguments: &Report) -> (usize, f64) {
     }
 }
 
-/// What all misses of a trace say; nothing where loads or stores alone are wanted.
+/// Statistics of all misses of a trace; `None` for samples, or if the options select loads or stores alone.
 fn statistics(
     arguments: &Report,
     recording: &Recording,

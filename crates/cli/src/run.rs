@@ -1,4 +1,4 @@
-//! `nearpage run`: run a command with its pages placed.
+//! `nearpage run`: runs a command with its pages placed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,19 +22,19 @@ use crate::{Usage, history, terminal};
 pub struct RunOutput {
     /// Version of this form.
     version: u32,
-    /// The command's status, as a shell shows it.
+    /// Exit status of the command, as a shell shows it.
     exit_status: u8,
-    /// Files of the plans that were used; of kept ones, their folder.
+    /// Files of the plans in use; for kept plans, their folder.
     plans: Vec<PathBuf>,
-    /// What was placed; null: nothing was to be placed.
+    /// What was placed; null: there was nothing to place.
     placed: Option<Placed>,
-    /// With `--replicate`, what the copies were used for; null: there were none.
+    /// With `--replicate`, use of the copies; null: there were no copies.
     replicas: Option<UsedReplicas>,
-    /// Pages that online migration moved; null: it did not run.
+    /// Pages that online migration moved; null: online migration did not run.
     migrated_pages: Option<u64>,
-    /// What speaks against the plans, and what of them could not be followed.
+    /// Doubts about the plans, and parts of the plans that could not be followed.
     warnings: Vec<String>,
-    /// What else has to be known.
+    /// Further remarks.
     notes: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
         replicate: &replicate.collect::<Result<Vec<_>, _>>()?,
         replicate_bytes_max: arguments.replicate_max << 20,
     };
-    // Of many ranks one speaks; `--json` has what each has to say.
+    // Only rank 0 prints; `--json` has the messages of each rank.
     let is_other_rank = launched().is_some_and(|launched| launched.rank > 0);
     let say = |line: &str| {
         if !arguments.quiet && !arguments.json && !is_other_rank {
@@ -104,7 +104,7 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     Ok(end_as(status))
 }
 
-/// A rule; one that is wrong on any machine is wrong usage.
+/// Parses a rule. A rule that is invalid on any machine is a usage mistake.
 fn parse(rule: &str, known: &[NodeId]) -> anyhow::Result<PlaceRule> {
     PlaceRule::parse(rule, known).map_err(|error| match PlaceRule::parse(rule, &[]) {
         Err(wording) if wording.is_usage() => Usage(error.to_string()).into(),

@@ -1,4 +1,4 @@
-//! JSON Schemas of what commands print with `--json`, from the types that are printed.
+//! JSON Schemas of the output with `--json`, made from the printed types.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ use crate::run::RunOutput;
 use crate::sweep::{SweepOutput, SweepStatusOutput};
 use crate::top::TopOutput;
 
-/// Writes a file for each output.
+/// Writes a file for the schema of each output.
 pub fn write(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for (name, schema) in all() {
@@ -75,7 +75,7 @@ fn of<T: JsonSchema>() -> Schema {
     schema
 }
 
-/// An object has the keys that are named and no others, so that what is printed and what is described can't part.
+/// Forbids keys that the schema does not name, so that tests notice output that the schema does not describe.
 fn deny_unknown_keys(schema: &mut Schema) {
     let Some(object) = schema.as_object_mut() else {
         return;
@@ -84,7 +84,7 @@ fn deny_unknown_keys(schema: &mut Schema) {
     if !has("properties") || has("additionalProperties") || has("unevaluatedProperties") {
         return;
     }
-    // Keys of a part that stands beside the others in the same object are named there.
+    // `additionalProperties` does not see keys of a part that is referred to; `unevaluatedProperties` does.
     let parts = ["$ref", "allOf", "anyOf", "oneOf"];
     let key = match parts.into_iter().any(has) {
         true => "unevaluatedProperties",

@@ -1,4 +1,4 @@
-//! What a shell is to read: the words of a command that nearpage prints, so that it can be pasted.
+//! Quoting for shells, so that commands that nearpage prints can be pasted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use nearpage_files::bytes_of_text;
 use nearpage_report::printable;
 
-/// A word of a command line, quoted where a shell needs it.
+/// A word of a command line, quoted if a shell needs quotes.
 pub fn word(word: impl AsRef<OsStr>) -> String {
     let bytes = word.as_ref().as_bytes();
     let is_plain = |character: char| character.is_alphanumeric() || "/._-+:,@".contains(character);
@@ -18,12 +18,12 @@ pub fn word(word: impl AsRef<OsStr>) -> String {
     }
 }
 
-/// A text in single quotes, for any shell, on a terminal or in a script.
+/// A text in single quotes, valid for any shell, on a terminal or in a script.
 pub fn in_quotes(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A path as a word: one that begins with a dash is no option.
+/// A path as a word. A leading dash gets `./` before it, so that the path is no option.
 pub fn path(path: &Path) -> String {
     match path.as_os_str().as_bytes().starts_with(b"-") {
         true => word(Path::new(".").join(path)),
@@ -31,7 +31,7 @@ pub fn path(path: &Path) -> String {
     }
 }
 
-/// A recorded command; `COMMAND` where none was.
+/// A recorded command; `COMMAND` without one.
 pub fn command(words: &[String]) -> String {
     let typed = words.iter();
     let typed = typed.map(|text| word(OsStr::from_bytes(&bytes_of_text(text))));
@@ -41,7 +41,7 @@ pub fn command(words: &[String]) -> String {
     }
 }
 
-/// Bytes that a terminal does not show as they are: `$'caf\xe9'`, which is POSIX's since 2024.
+/// Escapes bytes that a terminal does not show unchanged: `$'caf\xe9'`, part of POSIX since 2024.
 fn escaped(bytes: &[u8]) -> String {
     let mut quoted = "$'".to_owned();
     let by_number = |quoted: &mut String, bytes: &[u8]| {
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(printable(&typed), typed, "it is shown as it is");
             let mut shell = Command::new("bash");
             shell.args(["-c", &format!("printf %s {typed}")]);
-            // `printf %s -n` takes no options after the format.
+            // A word such as `-n` after the format is no option of `printf`.
             let read = shell.output().expect("bash").stdout;
             assert_eq!(read, bytes, "{typed}");
         }

@@ -1,4 +1,4 @@
-//! The screen of `live` and `top`: whether there is one, and where a command prints meanwhile.
+//! The screen of `live` and `top`: the terminal for the screen, and the output of the command meanwhile.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -12,10 +12,10 @@ use nearpage_screen::{Kind, Subject};
 
 use crate::terminal;
 
-/// A screen takes so many columns.
+/// Minimum width of a screen, in columns.
 const COLUMNS_MIN: usize = 60;
 
-/// The terminal to show a screen on; `None`: there is none, or none that can.
+/// The terminal for the screen; `None` without a terminal, or if it is too simple, too narrow or in the background.
 pub fn screen_terminal() -> Option<File> {
     let error = io::stderr();
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
@@ -27,7 +27,7 @@ pub fn screen_terminal() -> Option<File> {
         .flatten()
 }
 
-/// What a screen is of, by how the daemon begins.
+/// Subject of the screen, from the daemon's first record.
 pub fn subject(kind: Kind, head: &nearpage_live::Head, dry_run: bool) -> Subject {
     Subject {
         kind,
@@ -38,30 +38,29 @@ pub fn subject(kind: Kind, head: &nearpage_live::Head, dry_run: bool) -> Subject
     }
 }
 
-/// Lines that are said before there is a screen: kept while standard error is the command's.
+/// Lines to print later: while standard error belongs to the command, or before the screen starts.
 #[derive(Default)]
 pub struct DeferredLines(RefCell<Vec<String>>);
 
 impl DeferredLines {
-    /// Keeps a line.
     pub fn say(&self, line: &str) {
         self.0.borrow_mut().push(line.to_owned());
     }
 
-    /// The lines so far.
+    /// Takes the lines out.
     pub fn take(&self) -> Vec<String> {
         self.0.take()
     }
 }
 
-/// Standard descriptors that a command is to inherit, as long as this lives.
+/// Standard descriptors that a command is to inherit. Dropping the value restores them.
 pub struct HandedOver {
-    /// Descriptor, and what it was.
+    /// Each replaced descriptor, with a copy of the original.
     saved: Vec<(libc::c_int, OwnedFd)>,
 }
 
 impl HandedOver {
-    /// What goes to a terminal goes into `file` instead, or all where `everything`.
+    /// Redirects output from the terminal into `file`; with `everything`, other output as well.
     pub fn output(file: &File, everything: bool) -> io::Result<Self> {
         let mut handed_over = Self { saved: Vec::new() };
         if everything || io::stdout().is_terminal() {
@@ -73,7 +72,7 @@ impl HandedOver {
         Ok(handed_over)
     }
 
-    /// What comes from a terminal is another's: there is nothing to read.
+    /// Replaces input from a terminal by `/dev/null`, because the screen reads the keys.
     pub fn without_keys(mut self) -> io::Result<Self> {
         if io::stdin().is_terminal() {
             let nothing = File::open("/dev/null")?;
@@ -89,7 +88,7 @@ impl HandedOver {
         by: &File,
     ) -> io::Result<()> {
         let saved = now.try_clone_to_owned()?;
-        // SAFETY: no pointers; both descriptors are open.
+        // SAFETY: the call takes no pointers; both descriptors are open.
         if unsafe { libc::dup2(by.as_raw_fd(), descriptor) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -101,13 +100,13 @@ impl HandedOver {
 impl Drop for HandedOver {
     fn drop(&mut self) {
         for (descriptor, saved) in self.saved.drain(..) {
-            // SAFETY: no pointers; both descriptors are open.
+            // SAFETY: the call takes no pointers; both descriptors are open.
             unsafe { libc::dup2(saved.as_raw_fd(), descriptor) };
         }
     }
 }
 
-/// A file for what a command prints: the one that is named, or one without a name.
+/// File for the command's output: the named file, or an unnamed temporary file.
 pub fn output_file(path: Option<&Path>) -> anyhow::Result<File> {
     if let Some(path) = path {
         let mut options = OpenOptions::new();
@@ -120,14 +119,14 @@ pub fn output_file(path: Option<&Path>) -> anyhow::Result<File> {
         .mode(0o600)
         .custom_flags(libc::O_TMPFILE)
         .open(std::env::temp_dir());
-    // Not every file system has such files.
+    // Not every file system supports O_TMPFILE.
     unnamed
         .or_else(|_| in_memory())
         .context("no file for what the command prints")
 }
 
 fn in_memory() -> io::Result<File> {
-    // SAFETY: reads the name; the descriptor that it returns is ours.
+    // SAFETY: the name is a constant C string; the returned descriptor is new and has no other owner.
     unsafe {
         match libc::memfd_create(c"output".as_ptr(), libc::MFD_CLOEXEC) {
             -1 => Err(io::Error::last_os_error()),
@@ -136,7 +135,7 @@ fn in_memory() -> io::Result<File> {
     }
 }
 
-/// Prints what a command printed, where it would have.
+/// Prints the command's output where it would have gone: on standard output if that is a terminal, else standard error.
 pub fn print_output(mut file: File) -> io::Result<()> {
     file.seek(SeekFrom::Start(0))?;
     match io::stdout().is_terminal() {

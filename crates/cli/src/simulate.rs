@@ -122,7 +122,8 @@ fn of_recordings(arguments: &Simulate) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The objects on the pages of a trace; none for several programs, as the trace does not tell which program a process is.
+/// Objects on the pages of a trace. Empty for several programs, because the trace does not tell the program of a
+/// process.
 fn objects(recordings: &[Recording], traces: &[Replayed]) -> Vec<ObjectPages> {
     let ([recording], [trace]) = (recordings, traces) else {
         return Vec::new();
@@ -166,7 +167,7 @@ fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the recordings with their traces, of which only the misses count that the options select.
+/// Opens the recordings and their traces. Of guests, the traces contain only the misses that `--only` selects.
 fn read(arguments: &Simulate) -> anyhow::Result<(Vec<Recording>, Vec<Replayed>)> {
     let mut recordings = Vec::new();
     let mut traces = Vec::new();
@@ -207,7 +208,7 @@ fn replayed(
     let misses: u64 = recordings.iter().map(Recording::access_count).sum();
     let progress = Progress::new(format!("simulating {folder}"));
     let all = misses.saturating_mul(jobs.len() as u64);
-    // Some policies have a pass of their own over the trace beforehand.
+    // Some policies read the trace an additional time before the simulation, so `read` can exceed `all`.
     let watch = |read: u64| progress.done(read.min(all), all);
     simulate(&Watched::new(trace, &watch), machine, jobs, workers).map_err(|error| match error {
         Error::Parameter(error) => anyhow::Error::from(Usage(error.to_string())),
@@ -216,7 +217,7 @@ fn replayed(
     })
 }
 
-/// Whose misses count.
+/// A note on whose misses count.
 fn only_note(only: CountedMode) -> String {
     let (whose, other) = match only {
         CountedMode::Kernel => ("the kernel", "programs"),
@@ -225,7 +226,7 @@ fn only_note(only: CountedMode) -> String {
     format!("Misses of {whose} alone (--only): {other} compute, and miss nothing.")
 }
 
-/// A note on the time that counts for programs that run at once, and on what they share.
+/// A note on the measured time of programs that run together, and on their shared pages.
 fn together_note(together: &Programs, programs: usize) -> String {
     format!(
         "{programs} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
@@ -288,7 +289,7 @@ pub fn parameters() -> String {
     text
 }
 
-/// Notes on plans that take more time than first touch, if both were simulated, with what to do instead.
+/// Notes on plans that take more time than first touch, with remedies, if first touch was simulated.
 fn slower_plans(outcomes: &[Outcome]) -> Vec<String> {
     let touch = outcomes.iter().find(|one| one.policy == "first-touch");
     let plans = outcomes.iter().filter(|one| one.policy.starts_with(PLAN));
@@ -308,10 +309,10 @@ fn elsewhere_note(plan: &ThreadsElsewhere) -> String {
     )
 }
 
-/// What the name of a plan's policy begins with, before its file.
+/// Prefix of a policy that follows a plan; the plan's file or policy stands after it.
 pub const PLAN: &str = "plan:";
 
-/// Refuses a recording that was made for other caches, with the command that makes one.
+/// Refuses a recording that was made for other caches; the error names the command for a suitable recording.
 pub fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::Result<()> {
     let folder = recording.folder.display();
     let asked = Tracing::new(machine, named, &TraceOptions::default());
@@ -326,7 +327,7 @@ pub fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::
     })
 }
 
-/// The default of `--policy`, as its help says: the policies of Verghese's Figure 6.1.
+/// Default of `--policy`, also named in the help: the policies of Verghese's Figure 6.1.
 const DEFAULT_POLICIES: [&str; 6] = [
     "round-robin",
     "first-touch",
@@ -356,7 +357,7 @@ fn leave_out_unsuitable(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> 
     })
 }
 
-/// The policy with this name; a plan's placement is not read yet.
+/// The policy of this name. The placement of a plan is not read yet.
 pub fn policy(name: &str) -> anyhow::Result<SimulatedPolicy> {
     let plan = || {
         let is_plan = name.starts_with(PLAN) && name != PLAN;
@@ -412,7 +413,7 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// Notes that a reader of the figures needs.
+/// Notes that explain the figures.
 fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for note in recordings

@@ -1,4 +1,4 @@
-//! What standard output and standard error are connected to.
+//! Output on terminals: width, colour, and lines on standard output and standard error.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsRawFd;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use nearpage_report::{printable, wrapped};
 
-/// Fewer columns than this are a terminal that does not know.
+/// A terminal that reports fewer columns does not know its width.
 const COLUMNS_MIN: u16 = 20;
 
-/// Columns of the terminal on standard output, `COLUMNS` where there is none, else 80 (100 in a
-/// pipe, where nothing wraps).
+/// Width of the output: `COLUMNS` if set, else the width of the terminal on standard output, else 80, or 100 without a
+/// terminal, where nothing wraps.
 pub fn width() -> usize {
     asked_width()
         .or_else(|| width_of(&std::io::stdout()))
@@ -20,12 +20,12 @@ pub fn width() -> usize {
         })
 }
 
-/// `COLUMNS`, where it says a number.
+/// The number in `COLUMNS`.
 fn asked_width() -> Option<usize> {
     std::env::var("COLUMNS").ok()?.parse().ok()
 }
 
-/// Columns of a terminal; `None`: it is none, or does not know.
+/// Width of a terminal; `None`: the file is no terminal, or its width is unknown.
 pub fn width_of(terminal: &impl AsRawFd) -> Option<usize> {
     let mut size = libc::winsize {
         ws_row: 0,
@@ -33,20 +33,20 @@ pub fn width_of(terminal: &impl AsRawFd) -> Option<usize> {
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
-    // SAFETY: the kernel fills in the struct that is passed.
+    // SAFETY: the kernel writes to the struct, which outlives the call.
     let answered = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &mut size) } == 0;
     (answered && size.ws_col >= COLUMNS_MIN).then(|| size.ws_col.into())
 }
 
-/// May standard output carry colour? On a terminal that has it, unless `NO_COLOR` is set, and elsewhere where
-/// `CLICOLOR_FORCE` is.
+/// May standard output carry colour? On a terminal: unless `NO_COLOR` is set or the terminal has no colour. Elsewhere:
+/// if `CLICOLOR_FORCE` is set.
 pub fn colour() -> bool {
     anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
 }
 
-/// Says a line on standard error, where it can't mix with results. Names in it, of files, programs and machines, may
-/// have any character, and move no cursor. Whether anybody reads it or not. Words wrap on a terminal, and where
-/// `COLUMNS` says how wide lines are.
+/// Prints a line on standard error, where it can't mix with results. Names of files, programs and machines can contain
+/// any character, so control characters are replaced. Errors are ignored. Long lines wrap on a terminal, and at
+/// `COLUMNS` if set.
 pub fn say(line: &str) {
     let line = format!("nearpage: {}", printable(line));
     let line = match asked_width().or_else(|| width_of(&std::io::stderr())) {
@@ -56,22 +56,22 @@ pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Says which command to type next, in one line whatever its length: a line that a terminal breaks is pasted whole.
+/// Prints the command to type next, always as one line: a line that the terminal breaks can be pasted whole.
 pub fn next(command: &str) {
     say_plainly(&format!("nearpage: next: {command}"));
 }
 
-/// Says where a page has been written.
+/// Prints where a page has been written.
 pub fn next_page(file: &Path) {
     say(&format!("next: open {} in a browser", file.display()));
 }
 
-/// A line on standard error without nearpage's name before it: one of a table.
+/// Prints a line of a table on standard error, without the prefix `nearpage:`.
 pub fn say_plainly(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 
-/// Prints all of a text on standard output, which an error names.
+/// Prints a text on standard output; errors name standard output.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     let printed = output
@@ -80,8 +80,7 @@ pub fn print(text: &str) -> std::io::Result<()> {
     printed.map_err(of_standard_output)
 }
 
-/// Prints what the parser of arguments has to say: help and the version on standard output, what
-/// was wrong on standard error.
+/// Prints the argument parser's message: help and version on standard output, mistakes on standard error.
 pub fn print_parsed(said: &clap::Error) -> std::io::Result<()> {
     let printed = said.print().and_then(|()| std::io::stdout().flush());
     match said.use_stderr() {

@@ -1,4 +1,4 @@
-//! `nearpage top`: which running programs lose time to remote memory, and where their memory is.
+//! `nearpage top`: shows which running programs lose time to remote memory, and where their memory is.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -16,54 +16,53 @@ use serde::Serialize;
 use crate::arguments::Top;
 use crate::{Usage, shown, terminal};
 
-/// An interval shorter than this has too few samples for anything.
+/// Shortest allowed interval in seconds; a shorter one has too few samples.
 const INTERVAL_MIN_S: f64 = 0.1;
-/// Lines of a table that is printed.
+/// Maximum number of rows in a printed table.
 const ROWS: usize = 20;
-/// The first table waits so long for processes' memory.
+/// How long the first table waits for the sizes of processes' memory.
 const MEMORY_PATIENCE: Duration = Duration::from_millis(200);
-/// Processes of one's own that are watched one by one: each of their threads takes an event on each CPU.
+/// Limit of own processes that are watched one by one: each of their threads takes an event on each CPU.
 const OWN_MAX: usize = 200;
 
-/// What `top --json` prints: a line for each look.
+/// Line that `top --json` prints for each update.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct TopOutput {
     /// Version of this form.
     version: u32,
-    /// When it was, since 1970.
+    /// Time of the update, in milliseconds since 1970.
     time_unix_ms: u64,
-    /// Time since the look before.
+    /// Time since the previous update.
     interval_ns: u64,
-    /// Numbers of the machine's nodes, by position.
+    /// Numbers of the machine's nodes. Other fields refer to nodes by position in this list.
     nodes: Vec<u16>,
-    /// Samples of accesses.
+    /// Number of access samples.
     samples: u64,
     /// Local share of all accesses.
     local_share: Option<f64>,
-    /// Processes that were running, those that lost the most time to other nodes' memory first.
+    /// Processes that were running, ordered by the time lost to other nodes' memory.
     processes: Vec<TopProcess>,
 }
 
-/// A process in such a line.
+/// A process in a line of `top --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct TopProcess {
-    /// Its number.
+    /// Process ID.
     pid: u32,
-    /// Its name.
     name: String,
     /// Threads that have not ended.
     threads: u32,
-    /// CPUs that it used, by samples.
+    /// CPUs that the process used, estimated from samples.
     cpus: f64,
-    /// Samples of its accesses.
+    /// Number of access samples of the process.
     samples: u64,
-    /// Local share of its accesses.
+    /// Local share of the process's accesses.
     local_share: Option<f64>,
-    /// Share of its CPU time that it lost to memory.
+    /// Share of the process's CPU time that was lost to memory.
     lost_share: Option<f64>,
-    /// Share of its CPU time that it lost to other nodes' memory.
+    /// Share of the process's CPU time that was lost to other nodes' memory.
     remote_lost_share: Option<f64>,
-    /// Its memory on each node, by position; null where that is not known.
+    /// Memory of the process on each node, by position in `nodes`; null where it is not known.
     memory_bytes: Option<Vec<u64>>,
 }
 
@@ -97,8 +96,7 @@ pub fn main(arguments: Top) -> anyhow::Result<ExitCode> {
             }
             looks += 1;
             if failed.is_some() || arguments.iterations == Some(looks) {
-                // As Ctrl-C does.
-                // SAFETY: no pointers.
+                // SAFETY: the call takes no pointers. The signal ends the daemon as Ctrl-C does.
                 unsafe { libc::kill(libc::getpid(), libc::SIGINT) };
             }
         },
@@ -115,7 +113,7 @@ pub fn main(arguments: Top) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Watches who is named, or everyone, or, where that is not allowed, whoever is one's own.
+/// Watches the named processes, or all processes; where watching all is not permitted, the user's own processes.
 fn start(arguments: &Top) -> anyhow::Result<OnlineMigration> {
     let options = |target| OnlineMigrationOptions {
         interval: Duration::from_secs_f64(arguments.interval),
@@ -144,12 +142,12 @@ fn start(arguments: &Top) -> anyhow::Result<OnlineMigration> {
             ));
             Ok(watching)
         }
-        // What a process of one's own is refused for says less.
+        // The refusal to watch all processes says more than the refusal to watch own processes.
         Err(_) => Err(refused.into()),
     }
 }
 
-/// Processes of this user, the latest first, without this one.
+/// Process IDs of this user, newest first, without this process.
 fn own_processes() -> Vec<u32> {
     let user = nearpage_files::own_user();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -167,7 +165,7 @@ fn own_processes() -> Vec<u32> {
     own
 }
 
-/// Where looks are shown.
+/// Output of the updates.
 enum Show {
     Screen(Screen),
     Lines {

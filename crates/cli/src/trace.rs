@@ -1,4 +1,4 @@
-//! `nearpage trace`: run a command in emulation, and record every miss of its caches.
+//! `nearpage trace`: runs a command in emulation, and records every miss of its caches.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn trace_into(arguments: Trace, output: &Path) -> anyhow::Result<ExitCode> {
     Ok(end_as(traced.status))
 }
 
-/// `record --source full`: `trace` as version 0.1 called it.
+/// Converts options of `record --source full`, the name of `trace` in version 0.1.
 pub fn of_record(arguments: Record) -> Result<Trace, Usage> {
     let inapplicable = [
         (!arguments.pid.is_empty(), "-p", ATTACHED),
@@ -91,14 +91,14 @@ const WHOLE: &str =
     "a trace is of the whole run; --markers leaves out what lies outside its stable phase";
 const EVERY_MISS: &str = "a trace keeps every miss; `report` shows each object's";
 
-/// What the tracer counted under a name.
+/// The tracer's total under a name; 0 without one.
 pub fn total(recording: &Recording, name: &str) -> u64 {
     let tracing = recording.metadata.tracing.as_ref();
     let found = tracing.and_then(|tracing| tracing.totals.get(name));
     found.copied().unwrap_or(0)
 }
 
-/// What was traced, in a few lines on standard error.
+/// Prints a summary of the trace on standard error.
 fn say(recording: &Recording, output: &Path, traced: Traced) {
     for note in &recording.metadata.notes {
         terminal::say(note);

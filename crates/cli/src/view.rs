@@ -1,4 +1,4 @@
-//! `nearpage view`: recordings, plans and simulations in a browser.
+//! `nearpage view`: shows recordings, plans and simulations in a browser.
 
 use std::env;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use crate::terminal;
 use crate::whole_file::WholeFile;
 
 pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
-    // Before anything takes time: is the port free, is there a page?
+    // Fails before slow work if the port is taken or the page is missing.
     let job = match arguments.paths.as_slice() {
         [folder] => Job::open(folder)?,
         _ => None,
@@ -56,7 +56,7 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     match listening.serve(session, move || drop(opener))? {}
 }
 
-/// A job, with the recordings that are shown first.
+/// A session for a job, with the recordings that are shown first.
 fn of_job(job: &Job) -> anyhow::Result<Session> {
     let page = job::page(job)?;
     let _progress = Progress::new(format!("reading {}", page.recordings[0].display()));
@@ -66,7 +66,7 @@ fn of_job(job: &Job) -> anyhow::Result<Session> {
     Ok(session)
 }
 
-/// `nearpage report DIR --html FILE`: the page of a recording in one file.
+/// `nearpage report DIR --html FILE`: writes the page of a recording to one file.
 pub fn write(recording: &Path, file: &Path) -> anyhow::Result<ExitCode> {
     let session = {
         let _progress = Progress::new(format!("reading {}", recording.display()));
@@ -75,7 +75,7 @@ pub fn write(recording: &Path, file: &Path) -> anyhow::Result<ExitCode> {
     write_session(session, recording, file)
 }
 
-/// The same of a job, with the recordings that its page shows first.
+/// Writes the page of a job to one file, with the recordings that the page shows first.
 pub fn write_job(job: &Job, file: &Path) -> anyhow::Result<ExitCode> {
     write_session(of_job(job)?, &job.folder, file)
 }
@@ -89,15 +89,15 @@ fn write_session(session: Session, shown: &Path, file: &Path) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads what a first look at the accesses has left out.
+/// Reads the accesses that the first, quick reading of the recordings skipped.
 fn read_all(session: &Arc<Session>, doing: String) {
     let watched = session.clone();
     let _progress = Progress::following(doing, move || watched.chunks_read());
     session.read_all();
 }
 
-/// A page that leads to another: browsers are told of a file that only this user can read, as every local user can read
-/// what a browser was started with, and the address is a secret.
+/// A local page that redirects to the server's page. The address is a secret, and every local user can read the
+/// arguments of a browser's process. So the browser gets the path of this page, which only the user can read.
 struct Opener(TemporaryFolder);
 
 impl Opener {
@@ -123,7 +123,7 @@ impl Opener {
     }
 }
 
-/// Opens a browser, or says why none was. What it needs stays until the page has been asked for.
+/// Opens a browser, or says why none was opened. The returned file must exist until the browser has asked for the page.
 fn open(address: &str) -> Option<Opener> {
     let not_opened = |why: String| {
         terminal::say(&format!(

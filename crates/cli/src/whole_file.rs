@@ -1,4 +1,4 @@
-//! A file that a command writes for its user: it appears whole or not at all.
+//! An output file that appears complete or not at all.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// Written beside its place, and renamed once it is [`finish`](WholeFile::finish)ed; dropped before,
-/// nothing is left. What is there and no file, such as `/dev/null` or a pipe, is written to and stays
-/// what it is.
+/// The content is written to a temporary file, which [`finish`](WholeFile::finish) renames; a drop before that removes
+/// the temporary file. If the path is no regular file, such as `/dev/null` or a pipe, the content is written directly.
 pub struct WholeFile {
     path: PathBuf,
-    /// `None`: written in place.
+    /// Path of the temporary file; `None`: the content is written directly.
     beside: Option<PathBuf>,
     out: BufWriter<File>,
 }
@@ -29,7 +28,7 @@ impl WholeFile {
         })
     }
 
-    /// Tried and undone: a folder that is not there, or not ours, shows before the work, not after it.
+    /// Checks that the file can be made, by making and removing it. A missing or foreign folder shows before the work.
     pub fn check(path: &Path) -> anyhow::Result<()> {
         if beside(path).is_some() {
             Self::create(path)?;
@@ -37,7 +36,7 @@ impl WholeFile {
         Ok(())
     }
 
-    /// The whole of a file.
+    /// Writes a file with these contents.
     pub fn write(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
         let mut file = Self::create(path)?;
         let written = file.out.write_all(contents);

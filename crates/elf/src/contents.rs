@@ -10,19 +10,19 @@ use std::sync::{Mutex, PoisonError};
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use object::ReadRef;
 
-/// Bytes that are read at a time: the headers at a file's begin and end take one block each.
+/// Bytes that are read at a time, so that the headers at a file's begin and end take one block each.
 const BLOCK_BYTES: usize = 32 << 10;
-/// Bytes of one file that are read at most: symbol tables of the largest programs have half of it. Files without end (sparse
-/// ones) cost whoever makes them nothing.
+/// Most bytes of one file that are read; symbol tables of the largest programs have half as many. Endless (sparse)
+/// files cost their author nothing.
 const READ_BYTES_MAX: usize = 1 << 30;
-/// A longer name is not read: a table whose names never end would be searched for every symbol.
+/// Longest name that is read. A table whose names never end would otherwise be searched for every symbol.
 const NAME_BYTES_MAX: u64 = 64 << 10;
 
-/// A regular file whose bytes are read at first use, each once, and kept.
+/// A regular file whose blocks are read at first use, each once, and kept.
 #[derive(Debug)]
 pub struct Contents {
     file: File,
-    /// As long as the file was when it was opened; zeros where nothing was read.
+    /// Memory as long as the file was when it was opened; zeros where nothing was read.
     memory: MmapRaw,
     read: Mutex<Blocks>,
 }
@@ -38,19 +38,20 @@ impl Contents {
     /// Opens `path`.
     ///
     /// # Errors
-    /// As [`nearpage_files::open`]; [`io::ErrorKind::OutOfMemory`] where the file has more bytes than there are addresses.
+    /// Errors of [`nearpage_files::open`]; [`io::ErrorKind::OutOfMemory`] if the file has more bytes than there are
+    /// addresses.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::of(nearpage_files::open(path)?)
     }
 
-    /// Reads a file that is open already.
+    /// Reads a file that is already open.
     ///
     /// # Errors
-    /// As [`Contents::open`].
+    /// Errors of [`Contents::open`].
     pub fn of(file: File) -> io::Result<Self> {
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let memory: MmapMut = MmapOptions::new()
-            // The kernel maps one byte at least. Pages of the map that are never read take no memory.
+            // The kernel maps at least one byte. Pages of the map that are never read take no memory.
             .len(bytes.max(1))
             .no_reserve_swap()
             .map_anon()?;
@@ -69,7 +70,7 @@ impl Contents {
         &self.file
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub fn size(&self) -> usize {
         match self.blocks().is_read.len() {
             0 => 0,
@@ -81,7 +82,7 @@ impl Contents {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of the file; `None` where it has none there (any more), or more than the limit were read of it.
+    /// Bytes of the file; `None` if the file does not have them (any more), or if the limit of bytes is exceeded.
     fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
         let (begin, end) = (
             usize::try_from(range.start).ok()?,
@@ -102,8 +103,8 @@ impl Contents {
             }
             let (first, after) = (at * BLOCK_BYTES, self.memory.len().min(next * BLOCK_BYTES));
             blocks.left = blocks.left.checked_sub(after - first)?;
-            // SAFETY: the range lies within the map. None of its blocks was handed out, as none is marked as read, and the
-            // lock keeps other threads from them.
+            // SAFETY: the range lies within the map. None of its blocks was handed out, as none is marked as read, and
+            // the lock keeps other threads away.
             let into = unsafe {
                 std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().add(first), after - first)
             };
@@ -111,7 +112,7 @@ impl Contents {
             blocks.is_read[at..next].fill(true);
             at = next;
         }
-        // SAFETY: the range lies within the map, and all its blocks are read, which are not written to again.
+        // SAFETY: the range lies within the map. All its blocks are read, and blocks are not written to again.
         Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(begin), end - begin) })
     }
 }
@@ -127,7 +128,7 @@ impl<'a> ReadRef<'a> for &'a Contents {
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
-        // Whoever wrote the file chose its addresses, so nothing is searched beyond its end.
+        // The file's author chose its addresses, so the search ends at the end of the file.
         let limit = range.end.min(range.start.saturating_add(NAME_BYTES_MAX));
         let limit = limit.min(self.size() as u64);
         let mut searched = range.start;
@@ -216,7 +217,7 @@ mod tests {
         let (folder, contents) = contents(&vec![1; 3 * BLOCK_BYTES]);
         assert_eq!((&contents).read_bytes_at(0, 2), Ok(&[1, 1][..]));
         fs::write(folder.path().join("file"), "").unwrap();
-        // What was read is kept.
+        // Blocks that were read are kept.
         assert_eq!((&contents).read_bytes_at(9, 1), Ok(&[1][..]));
         assert_eq!(
             (&contents).read_bytes_at(2 * BLOCK_BYTES as u64, 1),

@@ -1,8 +1,8 @@
-//! Programs, libraries and debug files that others wrote, read without being mapped.
+//! Reads programs, libraries and debug files that others wrote, without mapping them.
 //!
-//! A file that is mapped and cut short by its owner ends whoever reads the map (SIGBUS). [`Contents`] reads a file's blocks
-//! into memory of nearpage's own at first use, and a block that is gone is an error. [`Lines`] looks up functions and lines
-//! in debug information that is read the same way.
+//! If the owner of a mapped file cuts it short, readers of the map are killed (SIGBUS). [`Contents`] reads a file's
+//! blocks into memory of nearpage's own at first use, and a block that is gone is an error. [`Lines`] looks up
+//! functions and lines in debug information that is read through [`Contents`].
 
 mod contents;
 mod lines;
@@ -10,7 +10,7 @@ mod lines;
 pub use contents::Contents;
 pub use lines::{CodeFrame, Lines};
 
-/// `name` as people write it, without the version that a dynamic symbol may have (`stdout@@GLIBC_2.2.5`).
+/// Demangles `name`, without the version that a dynamic symbol may have (`stdout@@GLIBC_2.2.5`).
 pub fn demangle(name: &str) -> String {
     let name = name.split_once('@').map_or(name, |(name, _)| name);
     if !nearpage_wire::is_mangled(name) {
@@ -21,8 +21,9 @@ pub fn demangle(name: &str) -> String {
     named.unwrap_or_else(|| demangled.into_owned())
 }
 
-/// What the demangler does not know (the standard library's `__enable_if` in what a template returns, for one) by the names that its
-/// encoding begins with: `_ZSt9__fill_a1I…`, `_ZN4mesh5solveI…`; none: it is encoded otherwise (Itanium C++ ABI, section 5.1).
+/// Fallback for names that the demangler does not know, for example with the standard library's `__enable_if` in a
+/// template's return type: the plain names at the beginning of the encoding, as in `_ZSt9__fill_a1I…` or
+/// `_ZN4mesh5solveI…`. `None` if the name is encoded otherwise (Itanium C++ ABI, section 5.1).
 fn qualified_name(mangled: &str) -> Option<String> {
     let rest = mangled.strip_prefix("_Z")?;
     let nested = rest.strip_prefix('N');

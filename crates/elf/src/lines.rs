@@ -17,7 +17,7 @@ use object::{Object as _, ObjectSection as _};
 
 use crate::{Contents, demangle};
 
-/// Bytes of debug information of one file that are kept at most. Sparse and compressed files may claim any number.
+/// Most bytes of debug information of one file that are kept, as sparse and compressed files may claim any number.
 const BYTES_MAX: u64 = 4 << 30;
 
 type Bytes = EndianArcSlice<RunTimeEndian>;
@@ -28,14 +28,14 @@ pub struct Lines {
     package: Option<DwarfPackage<Bytes>>,
 }
 
-/// A function in a line of which an instruction lies.
+/// Function and source line of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeFrame {
-    /// Demangled; empty where it is not known.
+    /// Demangled name; empty if unknown.
     pub function: String,
-    /// Empty where it is not known.
+    /// Source file; empty if unknown.
     pub file: String,
-    /// The line of the instruction, or of the call that was inlined there.
+    /// Line of the instruction, or of the call that was inlined there.
     pub line: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Reads the debug information of `path`; `None` where it has none that can be read.
+    /// Reads the debug information of `path`; `None` if it has none that can be read.
     pub fn open(path: &Path) -> Option<Self> {
         let contents = Contents::open(path).ok()?;
         let sections = Sections::of(&contents)?;
@@ -58,16 +58,16 @@ impl Lines {
         })
     }
 
-    /// The functions at a virtual address, innermost first; none where nothing is known of it.
+    /// The functions at a virtual address, innermost first; empty if nothing is known.
     pub fn frames(&self, probe: u64) -> Vec<CodeFrame> {
-        // addr2line looks for what lies below the next address.
+        // addr2line searches below the next address, which does not exist for the last one.
         match probe {
             u64::MAX => Vec::new(),
             _ => self.look_up(probe).unwrap_or_default(),
         }
     }
 
-    /// The pieces of code from `low` to `high` that the line table tells apart: virtual address and bytes.
+    /// The pieces of code from `low` to `high` that the line table tells apart, as virtual address and bytes.
     pub fn pieces(&self, low: u64, high: u64) -> Vec<(u64, u64)> {
         let rows = self.context.find_location_range(low, high).ok();
         let rows = rows.into_iter().flatten();
@@ -101,7 +101,7 @@ impl Lines {
         Ok(frames)
     }
 
-    /// The debug information that a compiler put into a file of its own.
+    /// Debug information that a compiler put into a file of its own.
     fn split_unit(&self, load: &SplitDwarfLoad<Bytes>) -> Option<Arc<Dwarf<Bytes>>> {
         if let Some(package) = &self.package
             && let Ok(Some(unit)) = package.find_cu(load.dwo_id, &load.parent)
@@ -125,7 +125,7 @@ impl Lines {
     }
 }
 
-/// What `dwp` makes of the split files of a program, where it stands beside the program.
+/// Package that `dwp` made of the split files of a program, if it stands beside the program.
 fn package(program: &Path) -> Option<DwarfPackage<Bytes>> {
     let mut path = program.as_os_str().to_owned();
     path.push(".dwp");
@@ -159,7 +159,7 @@ impl<'a> Sections<'a> {
         })
     }
 
-    /// The bytes of a section; none where it is not there or nothing here looks into it.
+    /// The bytes of a section; empty if the section does not exist, or if functions and lines do not need it.
     fn load(&self, name: Option<&str>, id: SectionId) -> Result<Bytes, Error> {
         let bytes = match name.filter(|_| is_used(id)) {
             Some(name) => self.read(name).map_err(|_| Error::Io)?,
@@ -179,7 +179,7 @@ impl<'a> Sections<'a> {
             let bytes = section.uncompressed_data().map_err(io::Error::other)?;
             return Ok(Arc::from(bytes.as_ref()));
         }
-        // Read at once, as all of it is: through the blocks of a file it would be copied twice.
+        // The whole section is read at once: through the blocks of [`Contents`], its bytes would be copied twice.
         let end = range.offset.checked_add(range.uncompressed_size);
         if end.is_none_or(|end| end > self.contents.size() as u64) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -191,7 +191,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// Do functions and lines need it?
+/// Whether functions and lines need the section.
 fn is_used(id: SectionId) -> bool {
     !matches!(
         id,

@@ -1,11 +1,11 @@
-//! Files that others wrote, folders into which others may write, and folders of one's own for as long as a command runs.
+//! Opens files that others wrote, writes where others may write, and makes folders that last as long as a command runs.
 //!
-//! A name in a recording, in `/proc/PID/maps` or in `/tmp` can stand for anything by the time it is opened: a FIFO, on which
-//! `open` waits for good, a device, or a link to somewhere else. Whatever nearpage does not write itself in the same moment is
-//! opened here. Files that the user names on the command line are not: a FIFO is meant there.
+//! A name in a recording, in `/proc/PID/maps` or in `/tmp` can stand for anything by the time it is opened: a FIFO, on
+//! which `open` waits forever, a device, or a link to another place. Files that nearpage did not write itself a moment
+//! before are opened here. Files that the user names on the command line are not, as the user may mean a FIFO.
 //!
-//! Paths are bytes; [`path_to_text`] holds them as text without loss. [`MappedFile`] opens a file that a process has mapped,
-//! even if it has been deleted since.
+//! Paths are bytes; [`path_to_text`] encodes them as text without loss. [`MappedFile`] opens a file that a process has
+//! mapped, even if the file was deleted since.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -21,21 +21,21 @@ pub use names::{bytes_of_text, bytes_to_text, path_from_text, path_to_text, read
 pub use process::{MappedFile, MapsLine, living_thread, memory_folder, path_inside};
 pub use temporary::TemporaryFolder;
 
-/// Opens a regular file to be read.
+/// Opens a regular file for reading.
 ///
 /// # Errors
-/// As the system says; [`io::ErrorKind::InvalidInput`] where it is no regular file.
+/// Errors of the system; [`io::ErrorKind::InvalidInput`] if it is no regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Before it is opened: that alone does something to some devices.
+    // Checked before opening, as opening alone has effects on some devices.
     regular(&fs::metadata(path)?)?;
     let mut options = OpenOptions::new();
     opened(options.read(true), libc::O_NONBLOCK | libc::O_NOCTTY, path)
 }
 
-/// Opens a regular file, not a link to one, to be read and written.
+/// Opens a regular file, not a link to one, for reading and writing.
 ///
 /// # Errors
-/// As [`open`].
+/// Errors of [`open`].
 pub fn open_to_write(path: &Path) -> io::Result<File> {
     regular(&fs::symlink_metadata(path)?)?;
     let mut options = OpenOptions::new();
@@ -46,16 +46,16 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
 /// Opens a folder.
 ///
 /// # Errors
-/// As the system says; [`io::ErrorKind::NotADirectory`].
+/// Errors of the system; [`io::ErrorKind::NotADirectory`].
 pub fn open_folder(path: &Path) -> io::Result<File> {
     let flags = libc::O_DIRECTORY | libc::O_NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// All of a regular file, of at most so many bytes.
+/// Contents of a regular file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`open`]; [`io::ErrorKind::FileTooLarge`].
+/// Errors of [`open`]; [`io::ErrorKind::FileTooLarge`].
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?
@@ -70,19 +70,19 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The same of text.
+/// Contents of a regular text file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`read`]; [`io::ErrorKind::InvalidData`] where it is not UTF-8.
+/// Errors of [`read`]; [`io::ErrorKind::InvalidData`] if it is not UTF-8.
 pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     let text = String::from_utf8(read(path, bytes_max)?);
     text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// A new file that its owner alone reads, to be read and written; what stood there, be it a link, makes way.
+/// Creates a file that only its owner may read, for reading and writing. An existing file or link is removed first.
 ///
 /// # Errors
-/// As the system says.
+/// Errors of the system.
 pub fn create(path: &Path) -> io::Result<File> {
     let new = || {
         OpenOptions::new()
@@ -101,11 +101,11 @@ pub fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Gives a file these contents, for its owner alone: written beside it and renamed, so that whoever reads it sees the old
-/// contents or the new ones, whole. A full disk leaves the old ones.
+/// Replaces the contents of a file, for its owner alone. The new contents are written beside the file and renamed, so
+/// that readers see all of the old or all of the new contents. A full disk leaves the old contents.
 ///
 /// # Errors
-/// As the system says.
+/// Errors of the system.
 pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -119,8 +119,8 @@ pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Is what is there to be written to as it is, a device, a pipe or a link to one (`/dev/stdout`), and not replaced? Not
-/// where somebody else than root and this user put it there: into a folder of theirs, or `/tmp`.
+/// Whether the path leads to a device or pipe (`/dev/stdout`) that is to be written to, not replaced. False if a user
+/// other than root and this one put it there: into a folder of theirs, or `/tmp`.
 pub fn is_written_through(path: &Path) -> bool {
     let (Ok(there), Ok(leads_to)) = (fs::symlink_metadata(path), fs::metadata(path)) else {
         return false;
@@ -128,14 +128,14 @@ pub fn is_written_through(path: &Path) -> bool {
     !leads_to.is_file() && is_of(there.uid(), own_user())
 }
 
-/// Can nobody but root and this user write to the file? Then nobody else cuts it short while it is mapped.
+/// Whether nobody but root and this user can write to the file, and thus cut it short while it is mapped.
 pub fn is_written_by_this_user_alone(metadata: &fs::Metadata) -> bool {
     is_of(metadata.uid(), own_user()) && metadata.mode() & 0o022 == 0
 }
 
-/// Whose files this process makes.
+/// The user who owns files that this process makes.
 pub fn own_user() -> u32 {
-    // SAFETY: takes nothing, cannot fail.
+    // SAFETY: the call takes nothing and cannot fail.
     unsafe { libc::geteuid() }
 }
 
@@ -145,7 +145,7 @@ fn is_of(user: u32, own: u32) -> bool {
 
 fn opened(options: &mut OpenOptions, flags: libc::c_int, path: &Path) -> io::Result<File> {
     let file = options.custom_flags(flags).open(path)?;
-    // It may be another by now.
+    // Another file may have taken the name since the check.
     regular(&file.metadata()?)?;
     Ok(file)
 }

@@ -1,8 +1,8 @@
 //! Paths as text, without loss. Linux paths are bytes; tables, plans and JSON hold text.
 //!
-//! Text that is UTF-8 stands as it is. A byte that is no part of valid UTF-8 stands as the private-use character
-//! U+10FE00 + byte, so U+10FE80 to U+10FEFF. Where a path contains one of these characters itself, each of its four bytes stands
-//! that way, so that two paths never share a text.
+//! Text that is UTF-8 stays as it is. A byte that is no part of valid UTF-8 becomes the private-use character U+10FE00
+//! + byte, from U+10FE80 to U+10FEFF. If a path contains one of these characters itself, each of the character's four
+//! bytes is encoded that way, so that two paths never share a text.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 
 const ESCAPE: u32 = 0x10_fe00;
 
-/// The byte that a character stands for; `None`: it stands for itself.
+/// The byte that a character encodes; `None` if the character stands for itself.
 fn escaped_byte(c: char) -> Option<u8> {
     let byte = u8::try_from((c as u32).checked_sub(ESCAPE)?).ok()?;
     (byte >= 0x80).then_some(byte)
 }
 
-/// The text of a path's bytes.
+/// Encodes a path as text.
 pub fn path_to_text(bytes: &[u8]) -> String {
     bytes_to_text(bytes).into_owned()
 }
 
-/// The text of bytes that contain paths, as of a file with one in each line.
+/// Encodes bytes that contain paths, such as a file with a path in each line.
 pub fn bytes_to_text(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes)
         && !text.chars().any(|c| escaped_byte(c).is_some())
@@ -48,7 +48,7 @@ pub fn bytes_to_text(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The bytes of the path that `text` stands for.
+/// Decodes the bytes of a path.
 pub fn bytes_of_text(text: &str) -> Cow<'_, [u8]> {
     if !text.chars().any(|c| escaped_byte(c).is_some()) {
         return Cow::Borrowed(text.as_bytes());
@@ -63,7 +63,7 @@ pub fn bytes_of_text(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// The path that `text` stands for.
+/// Decodes a path.
 pub fn path_from_text(text: &str) -> Cow<'_, Path> {
     match bytes_of_text(text) {
         Cow::Borrowed(_) => Cow::Borrowed(Path::new(text)),

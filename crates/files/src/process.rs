@@ -1,5 +1,5 @@
-//! Files of running processes (`proc(5)`): what of `/proc/PID` tells of memory while any thread lives, and the file behind a
-//! mapping whose path does not lead to it.
+//! Files of running processes (`proc(5)`): the folder in `/proc` that describes a process's memory while any thread
+//! lives, and the file behind a mapping whose path does not lead to it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use crate::open;
 
-/// What the kernel appends to the path of a mapped file that no longer has that name.
+/// Suffix that the kernel appends to the path of a mapped file that no longer has its name.
 const DELETED: &[u8] = b" (deleted)";
 
-/// Does a `stat` file tell of a thread that has ended?
+/// Whether a `stat` file describes a thread that has ended.
 fn has_ended(stat: &[u8]) -> bool {
-    // The name before it may contain anything.
+    // The thread's name before the state may contain anything.
     let after = stat.iter().rposition(|byte| *byte == b')');
     let state = after.and_then(|at| stat.get(at + 2));
     matches!(state, Some(b'Z' | b'X' | b'x'))
@@ -26,8 +26,8 @@ fn thread_has_ended(folder: &Path) -> bool {
     fs::read(folder.join("stat")).is_ok_and(|stat| has_ended(&stat))
 }
 
-/// A thread of a process that has its memory: the main thread or, where that one has ended and others run on, one of them.
-/// `None`: all have ended. Of a process that does not exist, its number.
+/// A thread of a process that still has the process's memory: the main thread or, if it has ended, another one. `None`
+/// if all threads have ended. For a process that does not exist, returns `pid`.
 pub fn living_thread(proc_root: &Path, pid: u32) -> Option<u32> {
     let folder = proc_root.join(pid.to_string());
     if !thread_has_ended(&folder) {
@@ -39,8 +39,8 @@ pub fn living_thread(proc_root: &Path, pid: u32) -> Option<u32> {
         .find_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The folder under `/proc` that tells of a process's memory, root and program. That of the main thread is empty once this
-/// thread has ended.
+/// The folder under `/proc` that describes a process's memory, root and program. The main thread's folder is empty once
+/// the main thread has ended.
 pub fn memory_folder(proc_root: &Path, pid: u32) -> PathBuf {
     let folder = proc_root.join(pid.to_string());
     match living_thread(proc_root, pid) {
@@ -58,19 +58,19 @@ pub fn path_inside(proc_root: &Path, pid: u32, path: &Path) -> PathBuf {
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapsLine {
-    /// Addresses.
+    /// Range of addresses.
     pub range: Range<u64>,
     /// Letters or dashes, `r`, `w`, `x` and `p` (private) or `s` (shared).
     pub permissions: [u8; 4],
-    /// Where in the file the range begins, in bytes.
+    /// Offset in the file at which the range begins, in bytes.
     pub file_offset: u64,
     inode: u64,
-    /// A path, `[heap]`, `[anon:NAME]`…, or nothing.
+    /// A path, `[heap]`, `[anon:NAME]`…, or empty.
     pub path: Vec<u8>,
 }
 
 impl MapsLine {
-    /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`; `None` for something else.
+    /// Parses `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`; `None` for anything else.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.splitn(6, |byte| *byte == b' ');
         let mut text = || std::str::from_utf8(fields.next()?).ok();
@@ -99,7 +99,7 @@ impl MapsLine {
     }
 }
 
-/// The kernel writes a newline in octal.
+/// Decodes newlines, which the kernel writes in octal.
 fn without_octal_newlines(path: &[u8]) -> Vec<u8> {
     let mut rest = path;
     let mut plain = Vec::with_capacity(path.len());
@@ -122,7 +122,7 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// What the process has mapped at `address`, if that is still the file whose path was `path` when it was mapped.
+    /// The file that the process has mapped at `address`, if its path was `path` when it was mapped.
     pub fn find(proc_root: &Path, pid: u32, address: u64, path: &Path) -> Option<Self> {
         let folder = memory_folder(proc_root, pid);
         let maps = fs::read(folder.join("maps")).ok()?;
@@ -137,13 +137,13 @@ impl MappedFile {
         })
     }
 
-    /// Has it lost its name, so that whatever is at its path now is another file? So has a memfd.
+    /// Whether the file has lost its name, so that its path may lead to another file; always true for a memfd.
     pub fn is_deleted(&self) -> bool {
         self.line.path.ends_with(DELETED)
     }
 
-    /// Opens the mapped file without its name: through `map_files`, which takes CAP_CHECKPOINT_RESTORE, or else as the process's
-    /// program or through one of the process's descriptors.
+    /// Opens the mapped file without its name: through `map_files`, which takes CAP_CHECKPOINT_RESTORE, otherwise as
+    /// the process's program or through one of the process's descriptors.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if none of these leads to the file.
@@ -230,15 +230,15 @@ mod tests {
         }
     }
 
-    /// Copies `sleep`, by a child: a file that this process itself had open for writing would stay
-    /// open in whatever other tests fork at that moment, and could not be executed until those
-    /// execute another program (ETXTBSY).
+    /// Copies `sleep` in a child. If this process itself had the copy open for writing, the copy would stay open in
+    /// children that other tests fork at that moment. The copy could then not be executed (ETXTBSY) until those
+    /// children execute another program.
     fn copy_sleep(to: &Path) {
         let copied = Command::new("cp").arg("/bin/sleep").arg(to).status();
         assert!(copied.unwrap().success());
     }
 
-    /// A process that runs the file of `sleep` from `program`, which is then removed.
+    /// A process that runs a copy of `sleep` at `program`; the copy is removed after the start.
     fn nameless(folder: &Path, program: &Path) -> Child {
         let program = folder.join(program);
         copy_sleep(&program);
@@ -247,7 +247,7 @@ mod tests {
         child
     }
 
-    /// Where a process has mapped the program: a moment after it was started, when it has its own memory.
+    /// Address at which a process has mapped the program, a moment after the process has its own memory.
     fn start_of_program(pid: u32, path: &Path) -> u64 {
         for _ in 0..6000 {
             let maps = fs::read(format!("/proc/{pid}/maps")).unwrap();
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_program_in_memory_alone_is_opened() {
-        // SAFETY: a name that ends in a zero byte; the descriptor it returns is ours.
+        // SAFETY: the name ends in a zero byte, and nothing else owns the returned descriptor.
         let memory = unsafe {
             use std::os::fd::FromRawFd;
             let fd = libc::memfd_create(c"x".as_ptr(), 0);

@@ -1,4 +1,4 @@
-//! Folders for as long as a command runs.
+//! Folders that last as long as a command runs.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,20 +11,20 @@ use crate::{memory_folder, own_user};
 
 const PREFIX: &str = "nearpage-";
 
-/// `execve` takes far less from a process's new memory to its environment in there.
+/// Upper bound of the time in `execve` between a process's new memory and its environment there.
 const LAYOUT_OF_MEMORY: Duration = Duration::from_millis(20);
 
-/// A folder that nobody else may write into, removed with all that is in it when this is dropped, or by the next that
-/// is made where its owner was killed.
+/// A folder that nobody else may write into. Dropping it removes the folder with its contents. If its owner was killed,
+/// the next temporary folder that is made removes it.
 #[derive(Debug)]
 pub struct TemporaryFolder {
     path: PathBuf,
-    /// The folder, locked: the kernel lets go of it however this process ends.
+    /// The open and locked folder; the kernel releases the lock however this process ends.
     _owned: File,
 }
 
 impl TemporaryFolder {
-    /// Makes a temporary folder in the system's place for them; `purpose` becomes part of its name.
+    /// Makes a temporary folder in the system's folder for temporary files; `purpose` becomes part of its name.
     ///
     /// # Errors
     /// Errors of the system.
@@ -58,13 +58,13 @@ impl TemporaryFolder {
         Err(in_parent(io::ErrorKind::AlreadyExists.into()))
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// The folder, locked; none where another process has a lock on it, or has removed it already.
+/// Locks and returns the folder; `None` if another process has a lock on it, or has already removed it.
 fn own(path: &Path) -> io::Result<Option<File>> {
     let folder = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -78,8 +78,8 @@ fn own_number(folder: &File) -> u64 {
     folder.metadata().map_or(0, |metadata| metadata.ino())
 }
 
-/// Removes folders of this user whose owners were killed, unless a program that they left behind may still look there.
-/// Best effort: what stays is small files.
+/// Removes folders of this user whose owners were killed, unless a program that an owner left running may still use
+/// them. Best effort: folders that stay are small.
 fn remove_left(parent: &Path) {
     let user = own_user();
     let is_left = |path: &PathBuf| {
@@ -97,14 +97,14 @@ fn remove_left(parent: &Path) {
     }
 }
 
-/// Is it a name that [`TemporaryFolder::new`] gives? What traced programs make has another form.
+/// Whether [`TemporaryFolder::new`] makes such names. Folders that traced programs make have names of another form.
 fn is_name(name: &str) -> bool {
     let mut parts = name.strip_prefix(PREFIX).unwrap_or_default().rsplit('-');
     let mut is_number = || parts.next().is_some_and(|part| part.parse::<u32>().is_ok());
     is_number() && is_number() && parts.next().is_some()
 }
 
-/// Does the environment of a running process name the path?
+/// Whether the environment of a running process names the path.
 fn is_named_to_a_process(path: &Path) -> bool {
     let name = path.as_os_str().as_bytes();
     let proc_root = Path::new("/proc");
@@ -120,7 +120,7 @@ fn is_named_to_a_process(path: &Path) -> bool {
             _ => {}
         }
     }
-    // `execve` gives a process its new memory a moment before that memory has an environment.
+    // `execve` gives a process its new memory a moment before this memory has an environment.
     let has_program = |pid: &u32| proc_root.join(format!("{pid}/exe")).read_link().is_ok();
     without.retain(has_program);
     if without.is_empty() {
@@ -135,7 +135,7 @@ fn is_named_to_a_process(path: &Path) -> bool {
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // Best effort, too.
+        // Best effort: the next temporary folder removes leftovers.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

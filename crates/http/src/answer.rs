@@ -1,8 +1,8 @@
-//! What a site is asked, and what it says.
+//! Requests to a site, and answers.
 
 use bytes::Bytes;
 
-/// The methods that a site may be asked with.
+/// Accepted methods of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// GET, or HEAD, whose answer has no body.
@@ -16,27 +16,27 @@ pub enum Method {
 pub struct Head<'a> {
     /// GET or POST.
     pub method: Method,
-    /// Path and parameters, as they were sent: `/metrics?x=1`.
+    /// Path and parameters as sent, such as `/metrics?x=1`.
     pub target: &'a str,
-    /// By what name the client calls this server; none where it sent none.
+    /// `Host` header: the name by which the client calls this server; `None` without the header.
     pub host: Option<&'a str>,
-    /// Which site's page asks; none where no page does.
+    /// `Origin` header: the site whose page makes the request; `None` without the header.
     pub origin: Option<&'a str>,
 }
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// As HTTP has it.
+    /// HTTP status.
     pub status: u16,
-    /// What `body` is.
+    /// Media type of `body`.
     pub content_type: &'static str,
     /// Content.
     pub body: Bytes,
 }
 
 impl Answer {
-    /// A line that says what is wrong.
+    /// An answer with a line of text about an error.
     pub fn error(status: u16, what: impl Into<String>) -> Self {
         Self {
             status,
@@ -46,20 +46,21 @@ impl Answer {
     }
 }
 
-/// What is served.
+/// A site that is served.
 pub trait Site: Send + Sync + 'static {
-    /// What a browser lets the site's pages do (the `Content-Security-Policy` of all answers).
+    /// `Content-Security-Policy` of all answers, which limits what a browser lets the site's pages do.
     fn policy(&self) -> &'static str {
         "default-src 'none'"
     }
 
-    /// Decides whether a request is let in, and what [`Site::answer`] gets of it. Called on the thread that serves all
-    /// connections, for strangers too: it must not wait nor take long.
+    /// Decides whether a request is admitted, and returns the part of the target that [`Site::answer`] gets. The method
+    /// is called on the thread that serves all connections, also for strangers, so it must be quick and never wait.
     ///
     /// # Errors
-    /// The answer to a request that is not let in.
+    /// The answer to a request that is not admitted.
     fn admit<'a>(&self, head: &Head<'a>) -> Result<&'a str, Answer>;
 
-    /// Answers one that was let in: what [`Site::admit`] returned, and what was posted. May take its time.
+    /// Answers an admitted request: `target` is the result of [`Site::admit`], `body` the posted body. The method may
+    /// be slow.
     fn answer(&self, target: &str, body: Option<&[u8]>) -> Answer;
 }

@@ -1,4 +1,4 @@
-//! Serves one client: its requests one after another, with a limit of time for each.
+//! Serves the requests of one client one after another, with a time limit for each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 use crate::answer::{Answer, Head, Method, Site};
 use crate::limits;
 
-/// The time that a client has for its present request.
+/// Time limit for a client's present request.
 pub(crate) struct Allowance {
-    /// Since when it has what it has.
+    /// Start of the present limit.
     since: Cell<Instant>,
-    /// When the connection ends unless the client is done; none while it waits for an answer.
+    /// End of the present limit, when the connection is ended; `None` while the client waits for an answer.
     until: Cell<Option<Instant>>,
 }
 
@@ -47,11 +47,11 @@ impl Allowance {
 
 struct Open {
     allowance: Rc<Allowance>,
-    /// Ends the connection; `None` until it is served.
+    /// Handle that ends the connection; `None` until the connection is served.
     ended_by: Option<AbortHandle>,
 }
 
-/// The open connections. Numbers are in the order in which clients connected.
+/// The open connections, numbered in the order in which clients connected.
 #[derive(Default)]
 pub(crate) struct Connections {
     open: RefCell<BTreeMap<u64, Open>>,
@@ -91,7 +91,8 @@ impl Connections {
         self.open.borrow_mut().remove(&number);
     }
 
-    /// The connection whose client has been silent longest, and since when; none that waits for its answer.
+    /// The connection whose client has been silent longest, and the start of its silence. Clients that wait for an
+    /// answer are not silent.
     fn longest_silent(&self) -> Option<(u64, Instant)> {
         let open = self.open.borrow();
         let silent = open
@@ -116,7 +117,7 @@ impl Connections {
     }
 }
 
-/// Answers what one client asks, until it leaves or takes too long.
+/// Answers the requests of one client until the client leaves or exceeds a time limit.
 pub(crate) async fn attend<Stream>(stream: Stream, site: Arc<dyn Site>, allowance: Rc<Allowance>)
 where
     Stream: hyper::rt::Read + hyper::rt::Write + Unpin,
@@ -129,7 +130,7 @@ where
         .half_close(true);
     let mut talk = pin!(protocol.serve_connection(stream, service));
     loop {
-        // While the server works on an answer, the client is not to blame; look again a second later.
+        // While the server works on an answer, the client has no time limit; the limit is checked again after a second.
         let until = allowance.until.get();
         let look = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(1));
         // Errors are ignored: the client has its answer, or has gone.
@@ -199,7 +200,7 @@ async fn find(
     found.map_err(|_| Answer::error(500, "the answer was not found\n"))
 }
 
-/// The text of a header that may appear once.
+/// Text of a header that may appear only once.
 fn one(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, Answer> {
     let mut values = headers.get_all(&name).iter();
     match (values.next(), values.next()) {
@@ -219,7 +220,7 @@ async fn read(body: Incoming) -> Result<Vec<u8>, Answer> {
             format!("at most {} bytes may be posted\n", limits::BODY_BYTES),
         )
     };
-    // If the client announces too many bytes, it is refused at once.
+    // A client that announces too many bytes is refused at once.
     if body.size_hint().lower() > limits::BODY_BYTES as u64 {
         return Err(too_large());
     }

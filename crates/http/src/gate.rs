@@ -1,10 +1,10 @@
-//! Who is let in.
+//! Admission of requests.
 
 use std::net::SocketAddr;
 
 use crate::answer::{Answer, Head, Method};
 
-/// Lets in who calls the server by its name, comes from no other site, and knows the token where there is one.
+/// Admits requests that call the server by its own name, come from no other site, and have the token if there is one.
 #[derive(Clone, Debug)]
 pub struct Gate {
     address: SocketAddr,
@@ -12,25 +12,25 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Of a server that listens on an address, of which every request's path is to begin with `/TOKEN/`.
+    /// A gate for a server at `address`. With a token, every request's path must begin with `/TOKEN/`.
     pub fn new(address: SocketAddr, token: Option<String>) -> Self {
         Self { address, token }
     }
 
-    /// The requested path behind the token.
+    /// Returns the requested path after the token.
     ///
     /// # Errors
-    /// The answer to a request that is not let in.
+    /// The answer to a request that is not admitted.
     pub fn admit<'a>(&self, head: &Head<'a>) -> Result<&'a str, Answer> {
-        // Another name for this address is how a foreign page would get around the browser's rules. Metrics on an
-        // address that other machines reach have what names these give it.
+        // A foreign page could use another name for this address to get around the browser's same-origin rule. On an
+        // address that other machines can reach, clients may use any name that those machines have for it.
         if self.address.ip().is_loopback() && !head.host.is_some_and(|host| self.is_own(host)) {
             let port = self.address.port();
             let said = format!("nearpage answers to 127.0.0.1:{port} and localhost:{port} only\n");
             return Err(Answer::error(403, said));
         }
         let own = |origin: &str| origin.strip_prefix("http://") == head.host;
-        // A form of another page may post without an origin; the page itself never does.
+        // A form on another page may post without an origin; the site's own page always sends its origin.
         if !head.origin.map_or(head.method == Method::Get, own) {
             return Err(Answer::error(
                 403,
@@ -64,7 +64,7 @@ impl Gate {
     }
 }
 
-/// Are they the same? Takes as long whether or not they are.
+/// Compares in a time that does not depend on the contents, so that a token cannot be guessed byte by byte.
 fn is_same(left: &[u8], right: &[u8]) -> bool {
     let differ = left
         .iter()

@@ -1,15 +1,14 @@
 //! The HTTP server of the page (`view`) and of the metrics (`live --serve`).
 //!
-//! Every local user can connect to it, and to metrics on another address whoever reaches that. So there are limits for
-//! whoever connects, before it is known who that is: on the bytes of a head and of a body, on the time that each may
-//! take, on connections ([`limits`]). A stranger costs at most [`limits::CONNECTIONS`] connections of
-//! [`limits::HEAD_BYTES`] each, and cannot keep out anybody else: the one that has been there longest without being
-//! answered makes room. A [`Site`] then says by the head alone whether a request is let in, most of them with a
-//! [`Gate`]; no byte of another's body is read.
+//! Every local user can connect to the server, and other machines to metrics on another address. So limits apply before
+//! a client is identified: to the bytes of a head and a body, to the time for each, and to the number of connections
+//! ([`limits`]). Strangers occupy at most [`limits::CONNECTIONS`] connections of [`limits::HEAD_BYTES`] each, and
+//! cannot keep others out: the connection that has been silent longest makes room. A [`Site`] then decides by the head
+//! whether a request is admitted, usually with a [`Gate`]. The body of a refused request is not read.
 //!
-//! One thread serves the connections; answers that take a while are found on [`limits::ANSWERING`] others.
+//! One thread serves the connections. Slow answers are computed on up to [`limits::ANSWERING`] other threads.
 //!
-//! [`Endpoint`] is a client's side: it posts to somebody else's server (`live --otlp`).
+//! [`Endpoint`] is the client's side: it posts to another server (`live --otlp`).
 
 mod answer;
 mod connection;

@@ -1,28 +1,28 @@
-//! What one connection, and all of them together, may cost.
+//! Limits of one connection, and of all connections together.
 
 use std::time::Duration;
 
-/// Connections at once. The one whose client has been silent longest makes room for another, but none before
-/// [`SILENT_TIME`]: the next waits for that.
+/// Maximum number of connections. The connection whose client has been silent longest makes room for a new client, but
+/// only after [`SILENT_TIME`]; the new client waits until then.
 pub const CONNECTIONS: usize = 512;
-/// Time that a client has to say something however many others there are.
+/// Minimum time that a client has to send something, even if all connections are taken.
 pub const SILENT_TIME: Duration = Duration::from_millis(100);
-/// Bytes of a request's head, at most; more gets status 431.
+/// Maximum bytes of a request's head; a larger head gets status 431.
 pub const HEAD_BYTES: usize = 16 << 10;
-/// Headers of a request, at most.
+/// Maximum number of headers in a request.
 pub const HEADERS: usize = 64;
-/// Bytes of a body, at most; more gets status 413.
+/// Maximum bytes of a body; a larger body gets status 413.
 pub const BODY_BYTES: usize = 1 << 20;
 /// Time from a connection to the end of its first request's head.
 pub const HEAD_TIME: Duration = Duration::from_secs(5);
 /// Time from the end of a head to the end of its body.
 pub const BODY_TIME: Duration = Duration::from_secs(10);
-/// Time in which a client takes the next [`PIECE_BYTES`] of an answer, or asks again after its end.
+/// Time in which a client must take the next [`PIECE_BYTES`] of an answer, or make a new request after the end.
 pub const IDLE_TIME: Duration = Duration::from_secs(30);
-/// An answer goes out in pieces of so many bytes.
+/// Size of the pieces in which an answer is sent.
 pub const PIECE_BYTES: usize = 64 << 10;
-/// Answers that are found at once; others wait.
+/// Number of answers that are computed at once; further requests wait.
 pub const ANSWERING: usize = 4;
-/// Connections that the kernel keeps until they are looked at: those of a burst, of which a client that finds no room
-/// would only try again after a second.
+/// Length of the kernel's queue of new connections, for bursts. A client that finds the queue full would try again only
+/// after a second.
 pub const BACKLOG: i32 = 4096;

@@ -12,14 +12,14 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Most bytes of an answer.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// Where to post.
+/// Address to post to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     uri: Uri,
-    /// As it is looked up: an address of IPv6 without brackets.
+    /// Host name for look-up; an IPv6 address without brackets.
     host: String,
     port: u16,
 }
@@ -29,7 +29,7 @@ pub struct Endpoint {
 pub struct Posted {
     /// The HTTP status.
     pub status: u16,
-    /// After which time the server wants the next request.
+    /// Time after which the server wants the next request.
     pub retry_after: Option<Duration>,
     /// Content.
     pub body: Bytes,
@@ -39,7 +39,7 @@ impl Endpoint {
     /// Parses a URL; `port` and `path` are the defaults.
     ///
     /// # Errors
-    /// What is wrong with the address.
+    /// Text about the mistake in the address.
     pub fn parse(url: &str, port: u16, path: &str) -> Result<Self, String> {
         let form = || format!("expected http://HOST:{port}");
         let uri: Uri = url.parse().map_err(|_| form())?;
@@ -76,10 +76,10 @@ impl Endpoint {
         })
     }
 
-    /// Posts a body; gives up after `time` in all.
+    /// Posts a body; `time` limits the whole exchange.
     ///
     /// # Errors
-    /// No connection, no answer in time, or one that is no HTTP or too long.
+    /// There is no connection, no answer in time, or the answer is no HTTP or too long.
     pub fn post(
         &self,
         content_type: &'static str,
@@ -97,7 +97,7 @@ impl Endpoint {
                 Err(io::Error::new(io::ErrorKind::TimedOut, words))
             })
         });
-        // A name may still be looked up.
+        // The runtime is not waited for, because it may still be looking up a name.
         runtime.shutdown_background();
         posted
     }
@@ -139,7 +139,7 @@ impl Endpoint {
         };
         let mut connection = std::pin::pin!(connection);
         let mut answering = std::pin::pin!(answering);
-        // The connection goes on as the answer is waited for, and no longer.
+        // The connection is polled only as long as the answer is awaited.
         let mut is_over = false;
         std::future::poll_fn(|context| {
             if !is_over {
@@ -209,7 +209,7 @@ mod tests {
         );
     }
 
-    /// What a server that answers this gets, and what the client makes of it.
+    /// Request that a server with this answer gets, and the client's result.
     fn answered(answer: &'static [u8]) -> (String, io::Result<Posted>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -222,7 +222,7 @@ mod tests {
                 assert!(count > 0, "the client hung up");
                 got.extend_from_slice(&piece[..count]);
             }
-            // A client that has read enough hangs up.
+            // A client that has read enough closes the connection, which is no error here.
             let _ = stream.write_all(answer);
             String::from_utf8(got).expect("text")
         });

@@ -1,4 +1,4 @@
-//! Listening, and handing over to [`attend`].
+//! Listens for connections, and passes them to [`attend`].
 
 use std::convert::Infallible;
 use std::io;
@@ -19,7 +19,7 @@ use crate::answer::Site;
 use crate::connection::{Connections, attend};
 use crate::limits;
 
-/// A server that listens.
+/// A server that listens on an address.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -27,10 +27,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens; port 0 takes a free one.
+    /// Listens on an address; port 0 means any free port.
     ///
     /// # Errors
-    /// A port that the kernel refuses, or a name without an address.
+    /// The kernel refuses the port, or the name has no address.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         let mut refused = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such address");
         for address in address.to_socket_addrs()? {
@@ -47,7 +47,7 @@ impl Server {
         Err(refused)
     }
 
-    /// Where it listens.
+    /// Address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -55,7 +55,7 @@ impl Server {
     /// Answers requests until the process ends.
     ///
     /// # Errors
-    /// The kernel refuses something that is needed at the start.
+    /// The kernel refuses a resource that is needed at the start.
     pub fn serve(self, site: Arc<dyn Site>) -> io::Result<Infallible> {
         let runtime = runtime()?;
         let connections = Rc::new(Connections::default());
@@ -63,7 +63,7 @@ impl Server {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             loop {
                 let Ok((stream, _)) = listener.accept().await else {
-                    // The client has gone again, or this process has no descriptors left.
+                    // The client has left again, or this process has no descriptors left.
                     connections.drop_longest_silent();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
@@ -83,7 +83,7 @@ impl Server {
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    // A server that is started again need not wait until the kernel has forgotten the last one's connections.
+    // A restarted server need not wait until the kernel has forgotten the old connections.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -100,10 +100,10 @@ fn runtime() -> io::Result<Runtime> {
     builder.build()
 }
 
-/// The answer of a server to a client that sends these bytes and no more. For tests and fuzzing: nothing listens.
+/// Answer to a client that sends these bytes and nothing else, without a socket. For tests and fuzzing.
 ///
 /// # Errors
-/// The errors of [`Server::serve`].
+/// Those of [`Server::serve`].
 pub fn answer_bytes(site: Arc<dyn Site>, sent: &[u8]) -> io::Result<Vec<u8>> {
     let mut client = Client {
         unsent: sent.to_vec(),

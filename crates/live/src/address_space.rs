@@ -1,4 +1,4 @@
-//! What a process allows to be done with its memory: nodes (cpusets), memory policies, huge pages.
+//! Restrictions of a process's memory: allowed nodes (cpusets), memory policies, huge pages.
 
 use std::fs;
 use std::path::Path;
@@ -6,44 +6,45 @@ use std::path::Path;
 use nearpage_files::memory_folder;
 use nearpage_machine::{NodeId, NodeList};
 
-/// What `/proc` says about a process's memory; by default nothing, and then everything is allowed.
+/// Data about a process's memory in `/proc`. The default has no data and allows everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressSpace {
-    /// Nodes that its cpuset allows; `None`: not known.
+    /// Nodes that the process's cpuset allows; `None`: unknown.
     pub allowed: Option<NodeList>,
-    /// In order of address.
+    /// Mappings in order of address.
     pub mappings: Vec<Mapping>,
 }
 
-/// Which memory policies pages stay under.
+/// Memory policies under which pages are not moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RespectedPolicies {
-    /// All that name nodes.
+    /// All policies that name nodes.
     #[default]
     All,
-    /// Those that allow no other nodes (`bind`). What only prefers some is a plan's, which the program is run with.
+    /// Policies that allow no other nodes (`bind`). A policy that only prefers nodes may come from a plan with which
+    /// the program is run.
     Strict,
 }
 
-/// A mapping that is out of the ordinary.
+/// A mapping with huge pages or a memory policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Where it begins.
+    /// First address.
     pub start: u64,
-    /// Where it ends.
+    /// Address after the end.
     pub end: u64,
-    /// Someone said where its pages are to be: they stay there.
+    /// The mapping has a memory policy, so its pages stay where they are.
     pub has_own_policy: bool,
-    /// Its huge pages' size; `None`: most of it is in pages of the usual size.
+    /// Size of its huge pages; `None`: most of the mapping is in pages of the usual size.
     pub huge_bytes: Option<u64>,
 }
 
-/// Where a process may have pages, by `Mems_allowed_list`.
+/// Key in `status` of the nodes on which a process may have pages.
 const ALLOWED: &str = "Mems_allowed_list:";
 
 impl AddressSpace {
-    /// Of a process, from `status`, `smaps` and `numa_maps` under `proc_root` (proc(5)). What cannot be
-    /// read restricts nothing: the kernel has the last word.
+    /// Reads `status`, `smaps` and `numa_maps` of a process under `proc_root` (proc(5)). Files that cannot be read
+    /// restrict nothing: the kernel checks every move.
     pub fn read(
         proc_root: &Path,
         pid: u32,
@@ -52,7 +53,7 @@ impl AddressSpace {
     ) -> Self {
         let folder = memory_folder(proc_root, pid);
         let file = |name: &str| {
-            // Names of files may be anything but text.
+            // Names of mapped files may contain any bytes.
             String::from_utf8_lossy(&fs::read(folder.join(name)).unwrap_or_default()).into_owned()
         };
         let status = file("status");
@@ -68,21 +69,20 @@ impl AddressSpace {
         }
     }
 
-    /// May its pages be on this node?
+    /// May the process have pages on this node?
     pub fn allows(&self, node: NodeId) -> bool {
         self.allowed
             .as_ref()
             .is_none_or(|allowed| allowed.contains(node))
     }
 
-    /// Is the page there because a policy of its mapping says so?
+    /// Does the mapping of the page have a memory policy?
     pub fn has_own_policy(&self, address: u64) -> bool {
         self.mapping(address)
             .is_some_and(|mapping| mapping.has_own_policy)
     }
 
-    /// Where the page at an address begins, and its size: a huge one, or one of `page_bytes` (powers of
-    /// two, both of them).
+    /// Start and size of the page at an address: a huge page, or a page of `page_bytes`. Both sizes are powers of two.
     pub fn page(&self, address: u64, page_bytes: u64) -> (u64, u64) {
         if let Some(mapping) = self.mapping(address)
             && let Some(huge_bytes) = mapping.huge_bytes
@@ -105,7 +105,7 @@ impl AddressSpace {
     }
 }
 
-/// Mappings with huge pages or a policy that is respected, from the texts of `smaps` and `numa_maps`.
+/// Mappings with huge pages or a respected policy, from the texts of `smaps` and `numa_maps`.
 fn mappings(
     smaps: &str,
     numa_maps: &str,
@@ -159,7 +159,7 @@ fn mappings(
     }
 }
 
-/// `7f0000000000-7f0000021000 rw-p …`
+/// Parses the range in a line such as `7f0000000000-7f0000021000 rw-p …`.
 fn range(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
@@ -167,8 +167,8 @@ fn range(line: &str) -> Option<(u64, u64)> {
 }
 
 impl RespectedPolicies {
-    /// A policy as `numa_maps` has it (mempolicy(7)): `bind:0-1`, `bind=static:0`, `interleave:0-3`, `prefer:1`, and what later
-    /// kernels add. `default` and `local` let whoever touches a page first decide.
+    /// Does this include a policy of `numa_maps` (mempolicy(7)), such as `bind:0-1`, `bind=static:0`, `interleave:0-3`,
+    /// `prefer:1`, or a newer kernel's? `default` and `local` place pages by first touch.
     fn includes(self, policy: &str) -> bool {
         match self {
             Self::All => !matches!(policy, "default" | "local"),
@@ -177,7 +177,7 @@ impl RespectedPolicies {
     }
 }
 
-/// What `smaps` says about one mapping, in KiB.
+/// Sizes in `smaps` of one mapping, in KiB.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sizes {
     resident: u64,
@@ -198,12 +198,12 @@ impl Sizes {
         }
     }
 
-    /// `smaps` does not say which pages are huge, only how much is. Where most of it is, the rest
-    /// counts as huge too.
+    /// Size of the mapping's huge pages. `smaps` tells how much memory is in huge pages, but not which pages are. A
+    /// mapping that is mostly huge counts as huge throughout.
     fn huge_bytes(self, huge_page_bytes: u64) -> Option<u64> {
         let kernel_page_bytes = self.kernel_page.saturating_mul(1024);
         if kernel_page_bytes >= huge_page_bytes {
-            // hugetlb, if it is a size that pages can have
+            // A hugetlb mapping, unless the size is invalid.
             return kernel_page_bytes
                 .is_power_of_two()
                 .then_some(kernel_page_bytes);
@@ -260,7 +260,7 @@ Rss:                  20 kB
         let space = space();
         for (address, page) in [
             (0x40_1234, (0x40_1000, 4096)),
-            // Before the first whole huge page of its mapping, in it, and after the last.
+            // Addresses before the first whole huge page of the mapping, in one, and after the last.
             (0x7f00_0010_1008, (0x7f00_0010_1000, 4096)),
             (0x7f00_0030_1008, (0x7f00_0020_0000, HUGE)),
             (0x7f00_0085_0000, (0x7f00_0085_0000, 4096)),

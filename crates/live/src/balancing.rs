@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Is it on? `proc_root` is `/proc`; a kernel without it has it off.
+/// Is automatic balancing on? `proc_root` is `/proc` outside of tests; a kernel without balancing has it off.
 pub fn is_on(proc_root: &Path) -> bool {
     let path = proc_root.join("sys/kernel/numa_balancing");
     std::fs::read_to_string(path).is_ok_and(|text| !matches!(text.trim(), "" | "0"))
@@ -19,18 +19,18 @@ pub fn hold_off() -> bool {
         return false;
     }
     let nodes = std::ptr::null_mut::<libc::c_ulong>();
-    // SAFETY: no pointers but null.
+    // SAFETY: the call takes no pointers but null.
     unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_LOCAL, nodes, 0) == 0 }
 }
 
 const MPOL_DEFAULT: libc::c_int = 0;
 const MPOL_LOCAL: libc::c_int = 4;
 
-/// Do this thread's pages go where they are touched first, as far as the kernel knows policies? So do its children's.
+/// Are this thread's pages, and those of its children, placed by first touch? `false` if the kernel has no policies.
 pub fn is_unbound() -> bool {
     let mut mode: libc::c_int = -1;
     let nodes = std::ptr::null_mut::<libc::c_ulong>();
-    // SAFETY: writes one integer; no nodes are asked for.
+    // SAFETY: the call writes one integer, and no nodes because their pointer is null.
     let known =
         unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, nodes, 0, nodes, 0) };
     known == 0 && matches!(mode, MPOL_DEFAULT | MPOL_LOCAL)
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_held_off_and_stays_so() {
-        // A thread of its own: its policy is nobody else's.
+        // The thread is a new one, so that no other test shares its policy.
         std::thread::spawn(|| assert_eq!(hold_off(), hold_off()))
             .join()
             .expect("the same twice");

@@ -1,56 +1,54 @@
-//! How many pages may be moved at once, and when: no call may stall the program for longer than allowed, and pages move
-//! no faster than the rate limit.
+//! Number and time of pages that may be moved in one call: no call may stall the program for longer than allowed, and
+//! pages move no faster than the rate limit.
 //!
-//! While `move_pages` moves a page, threads that touch the page wait; while it flushes translations, every CPU of the program
-//! waits. The time for a page is measured, as it is not known before. A batch has as many pages as fit into half of the
-//! longest allowed stall, at the highest recent cost of a page. The first batch is one page.
+//! While `move_pages` moves a page, threads that touch the page wait; while it flushes translations, every CPU of the
+//! program waits. The time per page is unknown at first, so it is measured. A batch has as many pages as fit into half
+//! of the longest allowed stall, at the highest recent cost of a page. The first batch is one page.
 //!
 //! Some calls take longer than that even for one page: the kernel first asks all CPUs for their lists of pages, and an
-//! emulated CPU answers late. Small batches save nothing there, so a batch may take twice as long as the quickest
-//! recent call of few pages.
+//! emulated CPU answers late. Small batches save nothing there, so a batch may take twice as long as the fastest recent
+//! call with few pages.
 //!
-//! A huge page can't be split. One that would take longer by itself does not move; the cost that says so is forgotten
-//! little by little, so that one is tried again after some intervals.
+//! A huge page cannot be split, and one that would take too long does not move. The measured cost of huge pages decays,
+//! so that another huge page is tried after some intervals.
 
-/// What moving may cost.
+/// Limits on the cost of moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// The longest that one call may take, in nanoseconds.
+    /// Longest time of one call, in nanoseconds.
     pub stall_ns: u64,
-    /// Bytes a second that may move.
+    /// Maximum number of bytes moved per second.
     pub bytes_per_second: u64,
 }
 
-/// A batch is planned to take this part of the stall that is allowed: one page may cost twice
-/// what any did lately before it takes longer.
+/// Planned share of the allowed stall per batch, so that a page may cost twice the highest recent cost.
 const PLANNED_SHARE: f64 = 0.5;
-/// A batch has at most so many times the pages of the one before it.
+/// Maximum growth of a batch relative to the one before.
 const GROWTH: usize = 2;
-/// No batch has more pages: the kernel takes a list of them page by page, and other work waits.
+/// Maximum number of pages per batch: the kernel takes the list page by page, and other work waits.
 const PAGES_MAX: usize = 4096;
-/// What is left of the dearest cost after each batch that was cheaper, so that one slow batch is
-/// forgotten after some thirty.
+/// Factor by which the highest cost decays with each cheaper batch: one slow batch is forgotten after about thirty.
 const MEMORY: f64 = 0.9;
-/// A call of fewer pages tells what calls take whatever they move.
+/// A call of fewer pages shows the fixed cost of a call.
 const FEW_PAGES: usize = 64;
-/// The quickest call counts for less with each further one, so that one lucky call is forgotten.
+/// Factor by which the time of the fastest call grows with each further call, so that one lucky call is forgotten.
 const QUICKEST_GROWTH: f64 = 1.05;
 
-/// Sizes of batches; no clock of its own.
+/// Sizes of batches. The caller passes the time.
 #[derive(Clone, Debug)]
 pub struct Batches {
     limits: Limits,
-    /// The dearest cost of a page lately; `None`: nothing has moved yet.
+    /// Highest recent cost of a page; `None`: nothing has moved yet.
     page_ns: Option<f64>,
-    /// The dearest cost of a huge page lately; 0: none has moved. Small ones do not tell it: most of what they take is the
-    /// call's.
+    /// Highest recent cost of a huge page; 0: none has moved. Small pages are no basis for it, because most of their
+    /// time is the call's fixed cost.
     huge_page_ns: f64,
-    /// The quickest call of few pages lately; infinite: there was none.
+    /// Time of the fastest recent call with few pages; infinite: there was none.
     quickest_ns: f64,
-    /// Pages that a call may have where even the quickest takes too long.
+    /// Maximum number of pages per call where even the fastest call takes too long.
     slow_most: usize,
     last: usize,
-    /// Bytes that may move at `at_ns`; below zero after a large batch.
+    /// Bytes that may move at `at_ns`; negative after a large batch.
     allowance: f64,
     at_ns: u64,
 }
@@ -70,12 +68,12 @@ impl Batches {
         }
     }
 
-    /// Pages of `page_bytes` that the next call may move, and how long to wait before it, in
+    /// Number of pages of `page_bytes` that the next call may move, and the time to wait before the call, in
     /// nanoseconds.
     pub fn next(&mut self, page_bytes: u64, now_ns: u64) -> (usize, u64) {
         let rate = self.limits.bytes_per_second as f64;
         let elapsed = now_ns.saturating_sub(self.at_ns) as f64 / 1e9;
-        // What was not used is gone after a tenth of a second: no bursts.
+        // The unused allowance is capped at a tenth of a second, to avoid bursts.
         self.allowance = (self.allowance + elapsed * rate).min(rate / 10.0);
         self.at_ns = now_ns;
         let by_stall = match self.page_ns {
@@ -98,22 +96,22 @@ impl Batches {
         (pages, wait_ns)
     }
 
-    /// Do calls take longer than allowed, whatever they move?
+    /// Do all calls take longer than allowed?
     fn are_calls_slow(&self) -> bool {
         self.quickest_ns.is_finite() && self.quickest_ns > self.limits.stall_ns as f64
     }
 
-    /// Would one page that is as large as so many of the usual size take longer than allowed?
+    /// Would one page with the size of `pages` usual pages take longer than allowed?
     pub fn is_too_long(&self, pages: usize) -> bool {
         pages > 1 && !self.are_calls_slow() && self.huge_page_ns > self.limits.stall_ns as f64
     }
 
-    /// An interval has passed.
+    /// Begins an interval.
     pub fn begin_round(&mut self) {
         self.huge_page_ns *= MEMORY;
     }
 
-    /// A call that moved so many pages, which are as large as `pages` of the usual size, took so long.
+    /// Notes a call that moved `moved` pages, with the size of `pages` usual pages, in `elapsed_ns`.
     pub fn done_moves(&mut self, moved: usize, pages: usize, page_bytes: u64, elapsed_ns: u64) {
         if moved > 0 && pages / moved >= FEW_PAGES {
             let page_ns = elapsed_ns as f64 / moved as f64;
@@ -122,7 +120,7 @@ impl Batches {
         self.done(pages, page_bytes, elapsed_ns);
     }
 
-    /// A call with so many pages of the usual size took so long.
+    /// Notes a call that took `elapsed_ns` for the size of `pages` usual pages.
     fn done(&mut self, pages: usize, page_bytes: u64, elapsed_ns: u64) {
         if pages == 0 {
             return;
@@ -170,7 +168,7 @@ mod tests {
             batches.done(pages, PAGE, 5_000 * pages as u64);
             sizes.push(pages);
         }
-        // 5 µs a page: 2,000 pages in half of 20 ms.
+        // At 5 µs per page, 2,000 pages fit into half of 20 ms.
         assert_eq!(
             sizes,
             [
@@ -209,7 +207,7 @@ mod tests {
         assert_eq!(rounds, Some(4));
         batches.done_moves(1, HUGE, PAGE, 500_000);
         assert!(!batches.is_too_long(HUGE));
-        // Where one page takes as long, it is not for its size.
+        // If one small page takes as long, the size of the huge page is not the reason.
         batches.done_moves(1, HUGE, PAGE, 60_000_000);
         batches.done_moves(1, 1, PAGE, 30_000_000);
         assert!(!batches.is_too_long(HUGE));
@@ -221,14 +219,14 @@ mod tests {
         let (mut now_ns, mut sizes) = (1_000_000_000, Vec::new());
         for round in 0..20u64 {
             let (pages, wait_ns) = batches.next(PAGE, now_ns);
-            // 60 to 100 ms a call, and 100 µs a page.
+            // A call takes 60 to 100 ms, and 100 µs per page.
             let elapsed_ns = 60_000_000 + round % 5 * 10_000_000 + 100_000 * pages as u64;
             now_ns += wait_ns + elapsed_ns;
             batches.done(pages, PAGE, elapsed_ns);
             sizes.push(pages);
         }
         assert!(sizes.iter().any(|&pages| pages >= 128), "{sizes:?}");
-        // 2,048 pages take some three times as long as a call without any.
+        // A call with 2,048 pages takes some three times as long as an empty one.
         assert!(sizes.iter().all(|&pages| pages <= 2048), "{sizes:?}");
     }
 
@@ -252,7 +250,7 @@ mod tests {
     }
 
     proptest! {
-        /// As long as no page costs more than twice what the dearest of the batch before did.
+        /// The bound holds if no page costs more than twice the highest cost in the batch before.
         #[test]
         fn no_call_takes_longer_than_the_stall_that_is_allowed(
             stall_us in 200u64..50_000,
@@ -266,7 +264,7 @@ mod tests {
                 let (pages, wait_ns) = batches.next(PAGE, now_ns);
                 let cost = if dearest == 0 { cost } else { cost.min(2 * dearest) };
                 let elapsed_ns = cost * pages as u64;
-                // One page cannot be split.
+                // A single page cannot be split.
                 prop_assert!(elapsed_ns <= stall_ns || pages == 1, "{} pages, {} ns", pages, elapsed_ns);
                 batches.done(pages, PAGE, elapsed_ns);
                 dearest = cost;

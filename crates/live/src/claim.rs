@@ -1,19 +1,18 @@
-//! One daemon to a process: whoever claims it first has it, as long as they live.
+//! Claims on processes: at most one daemon manages a process, the first one that claims it while it lives.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::mover::Identity;
 
-/// A claim on a process: a socket with an abstract name, which ends with the daemon however that
-/// ends, and leaves nothing behind.
+/// A claim on a process: a socket with an abstract name. The kernel removes the socket when the daemon ends in any way.
 #[derive(Debug)]
 pub struct Claim {
     _socket: UnixDatagram,
 }
 
 impl Claim {
-    /// Claims a process; `None`: someone else has.
+    /// Claims a process; `None`: another daemon has claimed it.
     pub fn on(process: Identity) -> Option<Self> {
         let name = format!("nearpage-live/{}/{}", process.pid, process.started);
         let address = SocketAddr::from_abstract_name(name).ok()?;
@@ -34,7 +33,7 @@ mod tests {
         };
         let claim = Claim::on(process).expect("nobody has");
         assert!(Claim::on(process).is_none());
-        // Another process with the same number.
+        // A later process with the same number is another process.
         assert!(
             Claim::on(Identity {
                 started: 18,

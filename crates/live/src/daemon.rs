@@ -25,50 +25,50 @@ use crate::process::{IntervalActions, TargetProcess};
 use crate::requested_moves::{MoveRequests, RequestedMoves};
 use fates::PendingActions;
 
-/// How many accesses to memory the samples stand for.
+/// How the number of memory accesses is estimated from samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Estimate {
-    /// Samples give the time lost to memory: it is divided by the time of one access.
+    /// Time lost to memory, by samples, divided by the time of one access.
     TimeLost {
-        /// Time of an access to memory.
+        /// Time of a memory access in nanoseconds.
         latency_ns: f64,
     },
-    /// The weights of the samples are numbers of accesses.
+    /// Sum of the samples' weights, which are numbers of accesses.
     Weights,
 }
 
-/// How the daemon works.
+/// Options of the daemon.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What decides.
+    /// The policy.
     pub policy: LivePolicy,
-    /// Pages that counters are kept of, in all (Carrefour §4.4: 30,000).
+    /// Maximum number of pages with counters (Carrefour §4.4: 30,000).
     pub pages: usize,
-    /// What moving may cost.
+    /// Limits on the cost of moves.
     pub limits: Limits,
-    /// When the guard lets pages move and when it undoes that.
+    /// Thresholds by which the guard allows moves or undoes them.
     pub guard_thresholds: GuardThresholds,
-    /// Decide, and move nothing.
+    /// Decide, but move nothing.
     pub dry_run: bool,
-    /// Pin threads where the policy wants them.
+    /// Pin threads to the nodes that the policy requests.
     pub moves_threads: bool,
-    /// Where random draws start.
+    /// Seed of random draws.
     pub seed: u64,
-    /// Size of a page, a power of two.
+    /// Page size in bytes, a power of two.
     pub page_bytes: u64,
-    /// How memory accesses are estimated from samples.
+    /// Estimation of memory accesses from samples.
     pub estimate: Estimate,
-    /// Clock of the CPUs.
+    /// Clock frequency of the CPUs.
     pub clock_mhz: u32,
-    /// Where samples come from, in a word.
+    /// Source of samples, in a word.
     pub source: String,
 }
 
 impl Settings {
-    /// Checks that a daemon on this machine can have these options.
+    /// Checks that a daemon on this machine can run with these options.
     ///
     /// # Errors
-    /// Parameters of the policy that contradict each other, or that need figures which the machine does not have.
+    /// Parameters of the policy contradict each other, or need figures that the machine does not have.
     pub fn check(&self, machine: &Machine) -> Result<(), Error> {
         let head = head(self, machine);
         self.policy.start(&head.setting(), &head.distance)?;
@@ -83,35 +83,35 @@ pub struct Report {
     pub entry: Entry,
     /// Times of the entry's processes, in the same order.
     pub process_times: Vec<ProcessTime>,
-    /// What the policy wants to be shown.
+    /// References that the policy wants to be shown.
     pub view: Option<View>,
-    /// Why the policy leaves every program alone, if it does.
+    /// Reason why the policy leaves every program alone, if it does.
     pub why_idle: Option<String>,
-    /// Observed accesses by node of their CPU and node of their page, by position.
+    /// Observed accesses, `[CPU's node][page's node]` by position.
     pub traffic: Vec<Vec<u64>>,
-    /// Bit n: the node at position n has memory.
+    /// Bit n is set: the node at position n has memory.
     pub memory_nodes: u64,
     /// Pages in the table.
     pub hot_pages: usize,
-    /// Pages so far whose counters were given to hotter pages.
+    /// Number of pages since the start whose counters were given to hotter pages.
     pub given_up: u64,
-    /// Accesses since the daemon started that were dropped, because there was no room for more between two decisions.
+    /// Accesses since the start that were dropped, because the buffer was full between two decisions.
     pub dropped: u64,
-    /// Accesses since the daemon started to pages whose node is unknown.
+    /// Accesses since the start to pages whose node is unknown.
     pub without_node: u64,
-    /// Samples since the daemon started that show no access.
+    /// Samples since the start that show no access.
     pub without_access: u64,
-    /// Moves that were left out for lack of time.
+    /// Moves that were not tried for lack of time.
     pub left: u64,
-    /// Sums over processes.
+    /// Results of moves, summed over processes.
     pub outcomes: Outcomes,
-    /// How much memory moved.
+    /// Bytes moved.
     pub moved_bytes: u64,
     /// Time that the decision took.
     pub deciding_ns: u64,
-    /// Time in all calls that moved pages.
+    /// Total time of calls that moved pages.
     pub in_calls_ns: u64,
-    /// The longest of them.
+    /// Time of the longest such call.
     pub longest_call_ns: u64,
 }
 
@@ -123,8 +123,7 @@ impl Report {
         (all > 0).then(|| local as f64 / all as f64)
     }
 
-    /// Standard deviation of the controllers' shares over their mean (Carrefour §3.2), of nodes that have
-    /// memory.
+    /// Standard deviation of the controllers' shares over their mean (Carrefour §3.2), for nodes with memory.
     pub fn imbalance(&self) -> f64 {
         let loads: Vec<u64> = (0..self.traffic.len())
             .map(|to| self.traffic.iter().map(|from| from[to]).sum())
@@ -136,32 +135,31 @@ impl Report {
 /// Figures of a process in an interval that the log does not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessTime {
-    /// Its number in the interval's rows.
+    /// Number of the process in the interval's rows.
     pub process: u16,
     /// Threads that have not ended.
     pub threads: u32,
-    /// CPU time, by samples.
+    /// CPU time estimated from samples.
     pub cpu_ns: f64,
     /// Time lost to memory.
     pub lost_ns: f64,
 }
 
-/// The daemon, without the sampler in front of it.
+/// The daemon without the sampler that feeds it.
 pub struct Daemon {
     settings: Settings,
     nodes: Vec<NodeId>,
     head: Head,
-    /// By number of the CPU.
+    /// Position of each CPU's node, by the CPU's number.
     node_of_cpu: Vec<Option<u16>>,
-    /// By position.
+    /// CPUs of each node, by the node's position.
     cpus_of_node: Vec<CpuList>,
     decider: Decider,
     pages: HotPages,
     homes: Homes,
     interleaved: Interleaved,
     fates: PendingActions,
-    /// Accesses whose page's node the kernel did not tell, or was not asked: of those that the table had no
-    /// place for, too.
+    /// Accesses to pages whose node the kernel did not report or was not asked for, or that have no room in the table.
     without_node: u64,
     mover: Mover,
     processes: FxHashMap<ProcessIndex, TargetProcess>,
@@ -175,7 +173,7 @@ impl Daemon {
     /// Starts with an empty table of pages.
     ///
     /// # Errors
-    /// A policy that makes no sense on this machine.
+    /// The policy or its parameters do not suit this machine.
     pub fn new(settings: Settings, machine: &Machine, now_ns: u64) -> Result<Self, Error> {
         let nodes = machine.node_ids();
         let mut node_of_cpu = Vec::new();
@@ -217,7 +215,7 @@ impl Daemon {
         })
     }
 
-    /// The machine's nodes, by position.
+    /// Numbers of the machine's nodes, by position.
     pub fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }
@@ -227,10 +225,10 @@ impl Daemon {
         self.head.clone()
     }
 
-    /// An interval has ended: decides and acts, in at most `budget_ns`.
+    /// Ends an interval: decides, and acts for at most `budget_ns`.
     ///
     /// # Errors
-    /// A log that cannot be written.
+    /// The log cannot be written.
     pub fn step(
         &mut self,
         observer: &mut Observer,
@@ -290,14 +288,14 @@ impl Daemon {
         Ok(report)
     }
 
-    /// Ends the daemon: removes everything that it has set in the targets. Pages stay where they are.
+    /// Ends the daemon: removes its thread pins from the targets. Pages stay where they are.
     pub fn let_go(&mut self, kernel: &mut dyn Kernel) {
         for process in self.processes.values_mut() {
             process.let_go(kernel);
         }
     }
 
-    /// Adds new processes, and removes those that have ended or become other programs; reads changed address spaces.
+    /// Adds new processes, removes those that have ended or become other programs, and reads changed address spaces.
     fn update_processes(&mut self, observer: &Observer, kernel: &mut dyn Kernel) {
         for (at, process) in observer.processes().iter().enumerate() {
             let index = ProcessIndex(at as u32);
@@ -333,7 +331,7 @@ impl Daemon {
         }
         for (index, process) in &mut self.processes {
             let seen = &observer.processes()[index.0 as usize];
-            // Nothing is decided about processes that were not observed.
+            // Policies decide nothing about unobserved processes, so their address spaces are not needed.
             if seen.sampled {
                 process.read_space(kernel, seen.remapped);
             }
@@ -362,7 +360,7 @@ impl Daemon {
         if !self.settings.moves_threads {
             return;
         }
-        // Earlier requests are about threads that have moved since.
+        // Earlier requests refer to threads that may have moved since.
         for process in self.processes.values_mut() {
             process.forget_pins();
         }
@@ -446,12 +444,12 @@ fn node_of(node_of_cpu: &[Option<u16>], cpu: CpuId) -> Option<u16> {
     *node_of_cpu.get(cpu.0 as usize)?
 }
 
-/// A process's number, as policies have it.
+/// Number of a process as policies have it.
 fn narrow(process: ProcessIndex) -> u16 {
     process.0.min(u16::MAX.into()) as u16
 }
 
-/// Bit n: the node at position n has memory.
+/// Bit n is set: the node at position n has memory.
 fn memory_nodes(machine: &Machine) -> u64 {
     let with_memory = machine.nodes_with_memory();
     machine

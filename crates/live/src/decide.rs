@@ -1,5 +1,5 @@
-//! From what an interval showed to what a policy wants done: a pure function of its inputs, which is
-//! why a log of them can be decided again, bit for bit.
+//! Decisions of a policy about an interval. They are a pure function of their inputs, so the decisions in a log can be
+//! repeated, bit for bit.
 
 use nearpage_online::{
     Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Place, ThreadCounts, ThreadMove,
@@ -11,12 +11,12 @@ use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A sampled access, as the policy gets it. In a log a row of numbers, in the order of the fields;
-/// kinds and levels by number ([`AccessKind::from_number`], [`Level::from_number`]).
+/// A sampled access, as the policy gets it. In a log it is a row of numbers in the order of the fields; kinds and
+/// levels are numbers ([`AccessKind::from_number`], [`Level::from_number`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Row", into = "Row")]
 pub struct ObservedAccess {
-    /// Since the interval began.
+    /// Nanoseconds since the interval began.
     pub after_ns: u64,
     /// The page's number.
     pub page: u32,
@@ -26,37 +26,36 @@ pub struct ObservedAccess {
     pub home: u16,
     /// Thread.
     pub thread: u32,
-    /// What it did.
+    /// Kind of access.
     pub kind: AccessKind,
-    /// What served it.
+    /// Cache level or memory that served the access.
     pub level: Level,
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Row(u64, u32, u16, u16, u32, u8, u8);
 
-/// A number stands for another page from now on.
+/// A number that stands for another page from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageRenumbering {
-    /// Observations of the interval that came before.
+    /// Number of observations of the interval before the change.
     pub after: usize,
-    /// The number.
+    /// The page's number.
     pub page: u32,
-    /// Its process.
+    /// Process of the page.
     pub process: u16,
-    /// Address over page size.
+    /// Address divided by the page size.
     pub number: u64,
 }
 
-/// Where a page is that an action was about, or that was moved back: what was asked for has been done, or will not be.
-/// In a log two numbers.
+/// Node of a page whose requested action was done or given up, or that was moved back. In a log it is two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "(u32, u16)", into = "(u32, u16)")]
 pub struct PageHome {
     /// The page's number.
     pub page: u32,
-    /// Its node.
+    /// Node of the page.
     pub home: u16,
 }
 
@@ -72,21 +71,21 @@ impl From<(u32, u16)> for PageHome {
     }
 }
 
-/// What a thread did in an interval.
+/// Counts of a thread in an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ThreadTotals {
     /// The thread.
     pub thread: u32,
-    /// Its process.
+    /// Process of the thread.
     pub process: u16,
-    /// Node on which it was last seen.
+    /// Node on which the thread was last seen.
     pub node: u16,
     /// CPU time.
     pub busy_ns: u64,
-    /// Loads and fetches among its observations.
+    /// Number of observed loads and fetches.
     pub reads: u64,
-    /// Stores.
+    /// Number of observed stores.
     pub writes: u64,
 }
 
@@ -118,74 +117,72 @@ impl From<Row> for ObservedAccess {
     }
 }
 
-/// What an interval showed. Whole numbers only: they come back from a log as they were.
+/// Observations of an interval. All values are whole numbers, so that a log reproduces them exactly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// When it began, CLOCK_MONOTONIC.
+    /// Begin of the interval, CLOCK_MONOTONIC.
     pub begin_ns: u64,
-    /// When it ended.
+    /// End of the interval.
     pub end_ns: u64,
-    /// Memory accesses that a thousand observations stand for: an estimate, where no counter of the
-    /// machine counts them.
+    /// Estimated number of memory accesses that a thousand observations stand for.
     pub accesses_per_thousand: u64,
-    /// Instructions of all targets; 0 where nothing counts them.
+    /// Instructions of all targets; 0 if nothing counts them.
     pub instructions: u64,
-    /// Memory that is free on the whole machine, in hundredths of a percent.
+    /// Free memory of the whole machine, in hundredths of a percent.
     pub free_per_10000: u32,
     /// Nodes without room for more pages, by position.
     pub full: Vec<bool>,
-    /// Pages that actions of earlier intervals were about, before anything below.
+    /// Pages with actions of earlier intervals that are done or given up; these come before all observations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settled: Vec<PageHome>,
-    /// Numbers whose pages are gone, before anything below was seen.
+    /// Numbers whose pages are gone; these come before all observations.
     pub forgotten: Vec<u32>,
-    /// What was sampled, in order of time.
+    /// Sampled accesses, in order of time.
     pub observations: Vec<ObservedAccess>,
-    /// Numbers that stand for other pages than before, in the same order.
+    /// Numbers that stand for other pages than before, in order of time.
     pub placed: Vec<PageRenumbering>,
     /// All threads of the targets.
     pub threads: Vec<ThreadTotals>,
-    /// Time in which pages were moved, in the interval before.
+    /// Time spent moving pages in the interval before.
     pub move_ns: u64,
 }
 
-/// What a policy wants done.
+/// Decisions of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decisions {
-    /// Pages, in the order in which it asked.
+    /// Actions on pages, in the order of the policy's requests.
     pub actions: Vec<Action>,
-    /// Threads.
+    /// Moves of threads.
     pub thread_moves: Vec<ThreadMove>,
-    /// What it wants to be shown from now on.
+    /// References that the policy wants to be shown from now on.
     pub view: Option<View>,
-    /// Why it leaves every program alone, if it does.
+    /// Reason why the policy leaves every program alone, if it does.
     pub why_idle: Option<String>,
 }
 
-/// A policy and what it needs between intervals.
+/// A policy with its state between intervals.
 pub struct Decider {
     policy: Box<dyn OnlinePolicy>,
     nodes: usize,
     pages: usize,
-    /// When the policy's epoch began.
+    /// Begin of the policy's epoch.
     epoch_begin_ns: Option<u64>,
     totals: Totals,
-    /// The policy is told what moves cost.
+    /// The policy is told the cost of moves.
     tells_costs: bool,
-    /// Actions that the policy asked for, and what became of them has not been told; `None`: it never is, as in logs of
-    /// the first version.
+    /// Actions whose results the policy has not been told; `None`: it never is, as in logs of version 1.
     open: Option<FxHashMap<u32, Action>>,
 }
 
-/// Observations since the policy's epoch began, of what memory served.
+/// Sums over the observations since the policy's epoch began.
 #[derive(Clone, Debug)]
 struct Totals {
     nodes: usize,
-    /// `[CPU's node × nodes + page's node]`.
+    /// Accesses served by memory, `[CPU's node × nodes + page's node]`.
     served: Vec<u64>,
     reads: u64,
-    /// Pages that moved as the policy asked, and the time in which they did.
+    /// Number of pages that moved as the policy asked, and the time of the moves.
     moves: u64,
     move_ns: u64,
 }
@@ -201,17 +198,17 @@ impl Totals {
         }
     }
 
-    /// By node whose memory served them.
+    /// Accesses served by the memory of a node.
     fn controller(&self, memory: usize) -> u64 {
         self.served.iter().skip(memory).step_by(self.nodes).sum()
     }
 
-    /// By node of the CPU, from its own node's memory.
+    /// Accesses from a node served by its own memory.
     fn local(&self, node: usize) -> u64 {
         self.served[node * self.nodes + node]
     }
 
-    /// By node of the CPU, from other nodes' memory.
+    /// Accesses from a node served by other nodes' memory.
     fn remote(&self, node: usize) -> u64 {
         let of_node = &self.served[node * self.nodes..][..self.nodes];
         of_node.iter().sum::<u64>() - self.local(node)
@@ -219,7 +216,7 @@ impl Totals {
 }
 
 impl Decider {
-    /// A policy that was made for so many nodes and pages.
+    /// Wraps a policy that was made for these numbers of nodes and pages.
     pub fn new(policy: Box<dyn OnlinePolicy>, nodes: usize, pages: usize) -> Self {
         Self {
             policy,
@@ -232,7 +229,7 @@ impl Decider {
         }
     }
 
-    /// The same, but the policy is never told what moves cost.
+    /// Never tells the policy the cost of moves.
     pub fn without_costs(self) -> Self {
         Self {
             tells_costs: false,
@@ -240,12 +237,12 @@ impl Decider {
         }
     }
 
-    /// The same, but the policy is never told what became of its actions.
+    /// Never tells the policy the results of its actions.
     pub fn without_fates(self) -> Self {
         Self { open: None, ..self }
     }
 
-    /// What the policy wants after this interval.
+    /// The policy's decisions after this interval.
     pub fn decide(&mut self, interval: &Interval) -> Decisions {
         let mut decisions = Decisions::default();
         self.totals.move_ns += interval.move_ns;
@@ -285,7 +282,7 @@ impl Decider {
         decisions
     }
 
-    /// The number stands for another page, or for none.
+    /// Drops a page's number, which stands for another page or for none from now on.
     fn forget(&mut self, page: u32) {
         self.policy.forget(page);
         if let Some(open) = &mut self.open {
@@ -293,8 +290,7 @@ impl Decider {
         }
     }
 
-    /// Keeps what was asked for until it is settled. The last word on a page counts: what was asked for before, and not
-    /// done, never will be.
+    /// Keeps actions until they are settled. A new action on a page replaces an earlier one that was not done.
     fn remember(&mut self, actions: &[Action]) {
         let Some(open) = &mut self.open else {
             return;
@@ -303,19 +299,19 @@ impl Decider {
             if let Some(earlier) = open.insert(action.page, action.clone())
                 && earlier.kind != ActionKind::Replicate
             {
-                // Where the page is, nobody has told since.
+                // The page's current node is not known here.
                 self.policy.refused(&earlier, Copies::at(action.node));
             }
         }
     }
 
-    /// Tells the policy where a page is after what it asked for was done, or was not.
+    /// Tells the policy the page's node after an action was done or given up.
     fn settle(&mut self, PageHome { page, home }: PageHome) {
         let Some(open) = &mut self.open else {
             return;
         };
         if usize::from(home) >= self.nodes || page as usize >= self.pages {
-            return; // A log that was tampered with.
+            return; // Only a damaged log has such numbers.
         }
         let copies = Copies::at(home);
         if let Some(action) = open.remove(&page)
@@ -329,12 +325,12 @@ impl Decider {
         self.policy.settled(page, copies, 0);
     }
 
-    /// `full`: bit n says that node n has no room.
+    /// Passes an observation to the policy; bit n of `full` is set if node n has no room.
     #[inline]
     fn observe(&mut self, full: u64, seen: &ObservedAccess, actions: &mut Vec<Action>) {
         let (node, home) = (usize::from(seen.node), usize::from(seen.home));
         if node >= self.nodes || home >= self.nodes || seen.page as usize >= self.pages {
-            return; // A log that was tampered with.
+            return; // Only a damaged log has such numbers.
         }
         let served = served(seen.level);
         if served == Served::Memory {
@@ -353,7 +349,7 @@ impl Decider {
         self.policy.observe(&observation, actions);
     }
 
-    /// When the policy's epoch ends; the end of time where it has none.
+    /// End of the policy's epoch; the end of time if the policy has no epochs.
     fn epoch_end_ns(&self) -> u64 {
         let end_ns = self.policy.epoch_ns().zip(self.epoch_begin_ns);
         end_ns.map_or(u64::MAX, |(epoch_ns, begin_ns)| {
@@ -361,7 +357,7 @@ impl Decider {
         })
     }
 
-    /// Ends the policy's epoch, which has lasted until `now_ns`. Empty epochs in between are one.
+    /// Ends the policy's epoch at `now_ns`. Several empty epochs are merged into one.
     fn end_epoch(&mut self, interval: &Interval, now_ns: u64, decisions: &mut Decisions) {
         let begin_ns = self.epoch_begin_ns.unwrap_or(now_ns);
         let duration_ns = now_ns.saturating_sub(begin_ns);
@@ -409,8 +405,8 @@ impl Decider {
     }
 }
 
-/// What served an access, as policies have it. What cannot be told (the clock) was waited for, and so
-/// counts as memory.
+/// Cache or memory that served an access, for policies. An unknown level (as with the clock source) counts as memory,
+/// because the thread waited for the access.
 fn served(level: Level) -> Served {
     match level {
         Level::L1 => Served::L1,
@@ -422,7 +418,7 @@ fn served(level: Level) -> Served {
 }
 
 impl Interval {
-    /// Accesses that so many observations stand for.
+    /// Number of accesses that a number of observations stands for.
     fn scaled(&self, observations: u64) -> u64 {
         let scaled = u128::from(observations) * u128::from(self.accesses_per_thousand) / 1000;
         u64::try_from(scaled).unwrap_or(u64::MAX)

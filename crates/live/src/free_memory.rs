@@ -1,23 +1,23 @@
-//! How much memory nodes have left.
+//! Free memory of nodes.
 
 use std::fs;
 use std::path::Path;
 
 use nearpage_machine::NodeId;
 
-/// Memory of the machine now.
+/// Free memory of the machine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeMemory {
     /// Free bytes and all bytes of each node, by position.
     pub nodes: Vec<(u64, u64)>,
 }
 
-/// A node with less than this part of its memory free takes no more pages: the rest is for the
+/// A node with less than one part in this number of its memory free takes no more pages; that part is left to the
 /// program and the kernel.
 const FULL_PART: u64 = 50;
 
 impl FreeMemory {
-    /// As `devices/system/node/nodeN/meminfo` under `sys_root` says; a node without it has 0 of 0.
+    /// Reads `devices/system/node/nodeN/meminfo` under `sys_root`; a node without this file has 0 of 0 bytes.
     pub fn read(sys_root: &Path, nodes: &[NodeId]) -> Self {
         let of = |node: &NodeId| {
             let path = sys_root.join(format!("devices/system/node/node{node}/meminfo"));
@@ -28,7 +28,7 @@ impl FreeMemory {
         }
     }
 
-    /// Has the node at this position no room for more pages?
+    /// Does the node at this position have no room for more pages?
     pub fn is_full(&self, node: usize) -> bool {
         self.nodes
             .get(node)
@@ -46,8 +46,8 @@ impl FreeMemory {
     }
 }
 
-/// `Node 0 MemFree:  123 kB` and `MemTotal`. What files hold in the page cache and can be had back
-/// counts as free: the kernel reclaims it before it refuses.
+/// Free and all bytes by `Node 0 MemFree:  123 kB` and `MemTotal`. Inactive file pages in the page cache count as free,
+/// because the kernel reclaims them before an allocation fails.
 fn parse(text: &str) -> (u64, u64) {
     let bytes = |name: &str| {
         let line = text.lines().find_map(|line| line.split_once(name))?.1;

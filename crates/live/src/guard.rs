@@ -1,22 +1,22 @@
-//! The guard of a process: it measures, moves a part of the pages, and measures again. If the program lost less time to
-//! memory, migration goes on. Otherwise the pages move back, and the process is left alone, longer each time.
+//! The guard of a process: it measures, moves a part of the pages, and measures again. If the program did not lose more
+//! time to memory, migration continues. Otherwise the pages move back, and the process is left alone, longer each time.
 //!
-//! It compares the share of CPU time that the program lost to memory, from the same samples as decisions; it needs no hardware
-//! counter. It cannot tell a bad migration from a program that turns to other work. So moves are undone only if the loss
-//! grows by more than the noise of the samples, by more than the program varies from one interval to the next, and by a
-//! share that matters.
+//! The guard compares the share of CPU time that the program lost to memory, from the same samples as decisions; it
+//! needs no hardware counter. It cannot distinguish a bad migration from a program that changes its behaviour. So it
+//! undoes moves only if the loss grows by more than the noise of the samples, by more than the program varies between
+//! intervals, and by a relevant share.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What an interval of a process showed.
+/// Losses of a process in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct IntervalLoss {
-    /// Time lost to memory, by samples.
+    /// Time lost to memory, estimated from samples.
     pub lost_ns: f64,
     /// CPU time used.
     pub cpu_ns: f64,
-    /// What one sample stands for.
+    /// Time that one sample stands for.
     pub period_ns: f64,
 }
 
@@ -30,13 +30,13 @@ impl IntervalLoss {
         }
     }
 
-    /// Standard deviation of the share, as a count of independent samples.
+    /// Standard deviation of the share, for a number of independent samples.
     fn deviation(self) -> f64 {
         let samples = self.cpu_ns / self.period_ns.max(1.0);
         if samples < 1.0 {
             return 1.0;
         }
-        // One more and one less than were seen: a share of nothing is not certain either.
+        // Adding one lost and one other sample avoids a deviation of 0 for a share of 0 or 1.
         let share = (self.share() * samples + 1.0) / (samples + 2.0);
         (share * (1.0 - share) / samples).sqrt()
     }
@@ -50,43 +50,43 @@ impl IntervalLoss {
     }
 }
 
-/// How a process is treated.
+/// Stage of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Nothing is moved: what is normal is not known yet.
+    /// The usual loss is being measured; nothing is moved.
     Measuring,
-    /// A part was moved; what that did is being measured.
+    /// A part of the pages was moved; the effect is being measured.
     Trying,
-    /// It helped, or did no harm: what the policy wants is done.
+    /// The moves did no harm; the policy's requests are carried out.
     Going,
-    /// It did harm: everything was moved back.
+    /// The moves did harm; everything is moved back.
     Holding,
 }
 
 /// Thresholds of `Guard`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GuardThresholds {
-    /// Samples of a process before its loss is known.
+    /// Number of samples of a process before its loss counts as known.
     pub samples: f64,
-    /// …and intervals.
+    /// Number of intervals before the loss counts as known.
     pub intervals: u32,
-    /// Part of what a policy wants that is moved for a try.
+    /// Share of the requested pages that is moved in a trial.
     pub part: f64,
-    /// …but so many pages of the usual size at least.
+    /// Minimum number of pages of the usual size in a trial.
     pub pages_min: usize,
-    /// Worse by less than this share of the CPU time is not worse.
+    /// Increase of the lost share of CPU time that does not count as harm.
     pub worse_share: f64,
-    /// Worse by less than so many standard deviations is not worse.
+    /// Increase in standard deviations that does not count as harm.
     pub worse_deviations: f64,
-    /// Intervals for which it is left alone the first time; twice as many each further time.
+    /// Number of intervals without moves after the first harm; it doubles each further time.
     pub hold_intervals: u32,
-    /// The most of them.
+    /// Maximum of that number.
     pub hold_intervals_max: u32,
 }
 
 impl GuardThresholds {
-    /// Ours: free parameters, set once.
+    /// Thresholds chosen for nearpage, without a published source.
     const OURS: Self = Self {
         samples: 100.0,
         intervals: 3,
@@ -105,25 +105,25 @@ impl Default for GuardThresholds {
     }
 }
 
-/// What is to be done about a process now.
+/// Verdict about the moves of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Move at most so many pages of the usual size.
+    /// Move at most this many pages of the usual size.
     Move(usize),
-    /// Move nothing new, and back what was moved since the last time that it was well.
+    /// Move no further pages, and move back the pages moved since the process last did well.
     MoveBack,
 }
 
-/// What the lost share differs by from one interval to the next while nothing is wrong.
+/// Variation of the lost share between intervals without harm.
 #[derive(Clone, Copy, Debug, Default)]
 struct BaselineNoise {
     last: Option<f64>,
-    /// Of the share in an interval.
+    /// Variance of the share in an interval.
     variance: f64,
     intervals: u32,
 }
 
-/// Share of the variance so far that is kept in each further interval.
+/// Factor by which the past variance decays in each interval.
 const NOISE_KEPT: f64 = 0.8;
 
 impl BaselineNoise {
@@ -133,7 +133,7 @@ impl BaselineNoise {
         }
         let share = loss.share();
         if let Some(last) = self.last {
-            // The difference of two has twice the variance of one.
+            // The difference of two values has twice the variance of one.
             let now = (share - last).powi(2) / 2.0;
             self.variance = match self.variance {
                 0.0 => now,
@@ -151,23 +151,23 @@ pub struct Guard {
     thresholds: GuardThresholds,
     stage: Stage,
     noise: BaselineNoise,
-    /// As it was before anything moved.
+    /// Loss before any moves.
     before: IntervalLoss,
-    /// Since the last move.
+    /// Loss since the last move.
     since: IntervalLoss,
     hold_left: u32,
     hold_next: u32,
-    /// Intervals in which nothing was wanted.
+    /// Number of consecutive intervals without requests.
     idle: u32,
 }
 
-/// After so many intervals in which no page is to move, what is normal is measured anew.
+/// Number of intervals without requests after which the usual loss is measured again.
 const IDLE_INTERVALS: u32 = 5;
-/// Share of what was measured before that is kept in each further interval.
+/// Factor by which earlier measurements decay in each interval.
 const KEPT: f64 = 0.5;
 
 impl Guard {
-    /// Nothing is known.
+    /// A guard before the first measurement.
     pub fn new(thresholds: GuardThresholds) -> Self {
         Self {
             thresholds,
@@ -181,13 +181,13 @@ impl Guard {
         }
     }
 
-    /// Where it stands.
+    /// Current stage.
     pub fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// An interval has passed, in which the process lost `loss`, and after which the policy wants
-    /// `wanted` pages of the usual size moved. `displaced` pages have yet to go back: it is left alone once they have.
+    /// Judges an interval in which the process lost `loss`. The policy requests `wanted` pages of the usual size.
+    /// `displaced` pages still have to move back; the pause after harm begins when they have.
     pub fn judge(&mut self, loss: IntervalLoss, wanted: usize, displaced: usize) -> Verdict {
         match self.stage {
             Stage::Measuring => {
@@ -224,7 +224,7 @@ impl Guard {
                 self.noise.take(loss);
                 self.idle = if wanted == 0 { self.idle + 1 } else { 0 };
                 if self.idle >= IDLE_INTERVALS {
-                    // It went well: the next time that it does not is a first time.
+                    // The moves did well, so the next harm counts as the first.
                     self.hold_next = self.thresholds.hold_intervals;
                     self.stage = Stage::Measuring;
                     self.before = self.since;
@@ -240,13 +240,13 @@ impl Guard {
                     self.noise = BaselineNoise::default();
                     return Verdict::Move(0);
                 }
-                // Those that would not go back may do so by now.
+                // Pages that could not be moved back before may be movable now.
                 Verdict::MoveBack
             }
         }
     }
 
-    /// What moving does to the next interval is not noise of the program.
+    // The effect of moves on the next interval is not noise of the program.
     fn allow(&mut self, pages: usize) -> Verdict {
         if pages > 0 {
             self.noise.last = None;
@@ -285,7 +285,7 @@ fn scaled(loss: IntervalLoss, by: f64) -> IntervalLoss {
 mod tests {
     use super::*;
 
-    /// One interval is enough to know.
+    /// Thresholds with which one interval suffices.
     const AT_ONCE: GuardThresholds = GuardThresholds {
         intervals: 1,
         ..GuardThresholds::OURS
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Intervals in which nothing new moves.
+    /// Number of intervals before the first move.
     fn until_it_is_tried(guard: &mut Guard) -> u32 {
         let mut intervals = 0;
         while !matches!(guard.judge(loss(0.3), 100, 0), Verdict::Move(1..)) {
@@ -397,11 +397,11 @@ mod tests {
         }
         assert_eq!(guard.stage(), Stage::Measuring);
         assert_eq!(guard.judge(loss(0.1), 400, 0), Verdict::Move(100));
-        // It was well before with 0.1.
+        // The baseline is the loss of 0.1.
         assert_eq!(guard.judge(loss(0.3), 300, 0), Verdict::MoveBack);
     }
 
-    /// Shares of time lost as they were seen in an emulator on a busy machine, where nothing was wrong.
+    /// Shares of lost time that were measured in an emulator on a busy machine, without harmful moves.
     #[test]
     fn a_program_that_is_never_the_same_is_not_blamed_for_it() {
         let mut guard = Guard::new(GuardThresholds::default());
@@ -417,7 +417,7 @@ mod tests {
             assert_ne!(guard.judge(of, 100, 0), Verdict::MoveBack, "{share}");
         }
         assert_eq!(guard.stage(), Stage::Going);
-        // What is far beyond it is seen all the same.
+        // A loss far beyond the variation is noticed all the same.
         assert_eq!(guard.judge(loss(0.5), 100, 0), Verdict::MoveBack);
     }
 

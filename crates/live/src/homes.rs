@@ -1,6 +1,5 @@
-//! Where the sampled pages are. The kernel is asked once an interval, in batches, and only of pages
-//! that are due: to ask takes 0.1 µs (huge pages) to 0.4 µs a page, more than all else that is done
-//! about a sample.
+//! Nodes of the sampled pages. The kernel is asked once per interval, in batches, and only about pages that are due. A
+//! query takes 0.1 µs (huge pages) to 0.4 µs per page, more than all other work on a sample.
 
 use std::cmp::Reverse;
 
@@ -9,21 +8,21 @@ use nearpage_online::fetch_ahead;
 use crate::kernel::Kernel;
 use crate::pages::ProcessIndex;
 
-/// No node is known.
+/// The node is unknown.
 const NONE: u16 = u16::MAX;
-/// A page is asked about again after so many intervals: others than the daemon move pages too.
+/// Number of intervals after which a page is queried again, because others than the daemon move pages too.
 const ASKED_AGAIN: u32 = 4;
-/// Pages asked about in an interval: those with the most samples. The others have to wait, and what
-/// was sampled of them is counted as without a node.
+/// Maximum number of queries per interval, for the pages with the most samples. Samples of other pages count as without
+/// a node unless an earlier answer is known.
 pub const QUESTIONS_MAX: usize = 8192;
 
-/// What is known of the page that has a number.
+/// State of the page with a number.
 #[derive(Clone, Copy, Debug)]
 struct Home {
     node: u16,
-    /// Interval in which the kernel told last; 0: it never did.
+    /// Interval of the kernel's last answer; 0: there was none.
     told: u32,
-    /// Interval in which it was sampled last, and its answer then.
+    /// Interval of the last sample, and the position of its answer.
     sampled: u32,
     answer: u32,
 }
@@ -43,20 +42,20 @@ struct Question {
     answer: u32,
 }
 
-/// Where pages are, by their number in the table. 16 bytes a page.
+/// Nodes of pages, by their number in the table. Takes 16 bytes per page.
 #[derive(Debug)]
 pub struct Homes {
     by_number: Vec<Home>,
-    /// The only node with memory, by position: nobody has to be asked.
+    /// Position of the only node with memory: no queries are needed.
     only: Option<u16>,
     interval: u32,
-    /// Nodes of the pages that were sampled in the interval, each for as long as it had its number.
+    /// Nodes of the pages sampled in the interval; a page whose number changes gets a new entry.
     answers: Vec<u16>,
     questions: Vec<Question>,
 }
 
 impl Homes {
-    /// Of `pages` numbers. `only`: all memory is on that node.
+    /// Nodes of `pages` pages. `only`: the node that has all memory, if there is one.
     pub fn new(pages: usize, only: Option<u16>) -> Self {
         Self {
             by_number: vec![UNKNOWN; pages],
@@ -67,19 +66,19 @@ impl Homes {
         }
     }
 
-    /// An interval's samples are about to be taken in.
+    /// Begins an interval.
     pub fn begin(&mut self) {
         self.interval += 1;
         self.answers.clear();
         self.questions.clear();
     }
 
-    /// The number stands for another page than before.
+    /// Drops the state of a number that stands for another page from now on.
     pub fn forget(&mut self, number: u32) {
         self.by_number[number as usize] = UNKNOWN;
     }
 
-    /// The page with this number was sampled, at `address`. Where its answer will be, after
+    /// Notes a sample of the page with this number, at `address`. Returns the position of its answer after
     /// [`ask`](Self::ask).
     #[inline]
     pub fn sampled(&mut self, number: u32, process: ProcessIndex, address: u64) -> u32 {
@@ -90,13 +89,13 @@ impl Homes {
         }
     }
 
-    /// For the first time in the interval.
+    /// Notes the first sample of a page in the interval.
     fn sampled_first(&mut self, number: u32, process: ProcessIndex, address: u64) -> u32 {
         let home = &mut self.by_number[number as usize];
         home.sampled = self.interval;
         home.answer = self.answers.len() as u32;
         let is_due = home.told == 0 || self.interval - home.told >= ASKED_AGAIN;
-        // What was known is the answer unless the kernel gives another.
+        // The earlier node is used unless the kernel reports another.
         let node = self.only.unwrap_or(home.node);
         if is_due && self.only.is_none() {
             self.questions.push(Question {
@@ -110,14 +109,14 @@ impl Homes {
         self.answers.len() as u32 - 1
     }
 
-    /// The page with this number is about to be sampled: a hint.
+    /// Prefetches the state of a page that is about to be sampled.
     #[inline]
     pub fn fetch_ahead(&self, number: u32) {
         fetch_ahead(&self.by_number, number as usize);
     }
 
-    /// Asks what is due, as far as may be. `samples` are where the answers about each are to be; `pid`
-    /// gives a process's number, `position` that of a node.
+    /// Asks the kernel about due pages, within the limit. `samples` has the position of each sample's answer; `pid`
+    /// returns a process's number, and `position` a node's position.
     pub fn ask(
         &mut self,
         kernel: &mut dyn Kernel,
@@ -142,7 +141,7 @@ impl Homes {
             });
             questions.truncate(QUESTIONS_MAX);
         }
-        // In order of address the kernel finds them twice as fast.
+        // The kernel finds pages twice as fast in order of address.
         questions.sort_unstable_by_key(|question| (question.process, question.address));
         for of_process in questions.chunk_by(|a, b| a.process == b.process) {
             let pages: Vec<u64> = of_process.iter().map(|question| question.address).collect();
@@ -165,19 +164,19 @@ impl Homes {
         }
     }
 
-    /// An answer: the node's position.
+    /// Position of the node in an answer.
     #[inline]
     pub fn answer(&self, at: u32) -> Option<u16> {
         known(self.answers[at as usize])
     }
 
-    /// Where the page with this number was, as far as is known.
+    /// Last known node of the page with this number.
     pub fn of(&self, number: u32) -> Option<u16> {
         self.only
             .or_else(|| known(self.by_number.get(number as usize)?.node))
     }
 
-    /// The page with this number was moved.
+    /// Notes that the page with this number was moved.
     pub fn moved(&mut self, number: u32, node: u16) {
         let home = &mut self.by_number[number as usize];
         (home.node, home.told) = (node, self.interval);
@@ -196,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// A page is on the node of its address over 16 pages; above that there is none.
+    /// Places a page on the node of its address over 16 pages; higher addresses have no page.
     #[derive(Default)]
     struct Asked(Vec<u64>);
 
@@ -229,7 +228,7 @@ mod tests {
         }
     }
 
-    /// One interval's samples, as (number, new, address).
+    /// Takes in an interval's samples, as (number, new, address).
     fn homes_of(
         homes: &mut Homes,
         kernel: &mut Asked,
@@ -269,7 +268,7 @@ mod tests {
             assert_eq!(kernel.0, [0x2_1000, 0x9_0000], "{interval}");
         }
         homes.moved(3, 1);
-        // Due by now, but for the one that was moved.
+        // All pages are due by now, except the moved one.
         let found = homes_of(
             &mut homes,
             &mut kernel,
@@ -307,7 +306,7 @@ mod tests {
         let found = homes_of(&mut homes, &mut kernel, &samples);
         assert_eq!(kernel.0.len(), QUESTIONS_MAX);
         assert!(found[pages as usize..].iter().all(|home| *home == Some(0)));
-        // The others' turn; from then on all are known, due or not.
+        // Then the others are asked about; from then on all are known, due or not.
         let again: Vec<_> = samples.iter().map(|&(n, _, at)| (n, false, at)).collect();
         for _ in 0..3 * ASKED_AGAIN {
             let found = homes_of(&mut homes, &mut kernel, &again);

@@ -1,47 +1,46 @@
-//! Pages that were interleaved because no stock kernel replicates them. To a policy such a page has one
-//! home like any other, and whichever node happens to be seen most would get it. Here they stay where
-//! they were put until one node alone uses them.
+//! Pages that are interleaved because no stock kernel replicates them. A policy sees a single home of such a page and
+//! would move it to the node that is seen most often. Here the pages stay until one node alone uses them.
 
 use rustc_hash::FxHashMap;
 
-/// Samples before a page's use is known to be another one.
+/// Number of samples before the use of a page counts as changed.
 const SAMPLES_MIN: u32 = 16;
-/// Of so many all but one are the node's that it may move to.
+/// A page may move to a node with all but one in this number of its samples.
 const ONE_IN: u32 = 10;
-/// What was seen counts half once there is so much of it.
+/// Number of samples above which the counts of a page are halved.
 const SAMPLES_MAX: u32 = 32;
 
 /// Samples of each interleaved page by node, by its number.
 #[derive(Debug, Default)]
 pub struct Interleaved {
     pages: FxHashMap<u32, Box<[u32]>>,
-    /// Pages whose use has changed.
+    /// Pages that are no longer interleaved, because their use has changed.
     ended: Vec<u32>,
 }
 
 impl Interleaved {
-    /// The page with this number belongs where interleaving puts it.
+    /// Adds the page with this number.
     pub fn insert(&mut self, number: u32, nodes: usize) {
         let unseen = || vec![0; nodes].into_boxed_slice();
         self.pages.entry(number).or_insert_with(unseen);
     }
 
-    /// Is the page with this number interleaved in place of being copied?
+    /// Is the page with this number interleaved instead of replicated?
     pub fn has(&self, number: u32) -> bool {
         self.pages.contains_key(&number)
     }
 
-    /// Pages that are not interleaved any more, as their use has changed; each once.
+    /// Returns the pages that are no longer interleaved because their use has changed, each once.
     pub fn take_ended(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.ended)
     }
 
-    /// The number stands for another page, or for none; or its copies are not wanted any more.
+    /// Drops a number that stands for another page or for none, or whose copies are no longer wanted.
     pub fn forget(&mut self, number: u32) {
         self.pages.remove(&number);
     }
 
-    /// A page was sampled on a node.
+    /// Counts a sample of a page on a node.
     #[inline]
     pub fn sampled(&mut self, number: u32, node: u16) {
         if self.pages.is_empty() {
@@ -55,8 +54,7 @@ impl Interleaved {
         }
     }
 
-    /// Is a page to stay, though a policy wants it on this node? One whose use has changed is not
-    /// interleaved any more.
+    /// Does a page stay although a policy requests this node? A page whose use has changed is no longer interleaved.
     pub fn stays(&mut self, number: u32, node: u16) -> bool {
         let Some(by_node) = self.pages.get(&number) else {
             return false;

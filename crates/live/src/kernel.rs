@@ -1,4 +1,4 @@
-//! What the daemon asks of the kernel, behind a trait, so that tests have a kernel of their own.
+//! The daemon's interface to the kernel, a trait that tests implement themselves.
 
 use std::io;
 use std::path::Path;
@@ -7,24 +7,24 @@ use nearpage_machine::{CpuList, NodeId};
 
 use crate::address_space::{AddressSpace, RespectedPolicies};
 
-/// Moves pages and tells the time.
+/// Kernel functions that the daemon uses.
 pub trait Kernel {
-    /// CLOCK_MONOTONIC.
+    /// Time of CLOCK_MONOTONIC in nanoseconds.
     fn now_ns(&mut self) -> u64;
 
-    /// Waits.
+    /// Sleeps for a time in nanoseconds.
     fn sleep_ns(&mut self, ns: u64);
 
-    /// When a process began, in whatever unit: a process number that is used again is another
-    /// process. `None`: there is no such process.
+    /// Start time of a process in an arbitrary unit, which distinguishes processes with a reused number. `None`: there
+    /// is no such process.
     fn started(&mut self, pid: u32) -> Option<u64>;
 
-    /// What a process allows; a kernel that does not say lets everything be.
+    /// Restrictions of a process's memory; the default implementation has none.
     fn address_space(&mut self, _pid: u32) -> AddressSpace {
         AddressSpace::default()
     }
 
-    /// CPUs that a thread of a process may run on; `None`: there is none of that number.
+    /// CPUs that a thread of a process may run on; `None`: there is no such thread.
     fn affinity(&mut self, _pid: u32, _tid: u32) -> Option<CpuList> {
         None
     }
@@ -34,7 +34,7 @@ pub trait Kernel {
         false
     }
 
-    /// `move_pages(2)` without nodes: tells where pages of a process are, by a node or a negative `errno` for each page.
+    /// `move_pages(2)` without nodes: returns a node or a negative `errno` for each page of a process.
     ///
     /// # Errors
     /// The error of the call as a whole.
@@ -55,14 +55,14 @@ pub trait Kernel {
     ) -> io::Result<()>;
 }
 
-/// The kernel that runs.
+/// The running Linux kernel.
 #[derive(Debug)]
 pub struct Linux {
     huge_page_bytes: u64,
     respected: RespectedPolicies,
 }
 
-/// As on x86-64 and with pages of 4 KiB elsewhere.
+/// Size of a huge page on x86-64, and elsewhere with pages of 4 KiB.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 impl Default for Linux {
@@ -78,7 +78,7 @@ impl Default for Linux {
 }
 
 impl Linux {
-    /// For programs whose pages stay under these policies.
+    /// A kernel for programs whose pages stay under these policies.
     pub fn respecting(respected: RespectedPolicies) -> Self {
         Self {
             respected,
@@ -93,7 +93,7 @@ impl Kernel for Linux {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: writes one timespec.
+        // SAFETY: the call writes one timespec.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
@@ -116,7 +116,7 @@ impl Kernel for Linux {
     }
 
     fn affinity(&mut self, pid: u32, tid: u32) -> Option<CpuList> {
-        // The thread's name may be anything but text.
+        // The thread's name may contain any bytes.
         let status = std::fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
         let status = String::from_utf8_lossy(&status);
         let mut lines = status.lines();
@@ -125,7 +125,7 @@ impl Kernel for Linux {
     }
 
     fn set_affinity(&mut self, pid: u32, tid: u32, cpus: &CpuList) -> bool {
-        // The number may have been given to a thread of another process.
+        // The thread id may have been reused by another process.
         if !Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
             return false;
         }
@@ -135,7 +135,7 @@ impl Kernel for Linux {
         for cpu in cpus.as_slice() {
             mask[cpu.0 as usize / BITS] |= 1 << (cpu.0 as usize % BITS);
         }
-        // SAFETY: reads as many bytes of the mask as it has.
+        // SAFETY: the call reads only the bytes of the mask.
         let result = unsafe {
             libc::sched_setaffinity(
                 tid as libc::pid_t,
@@ -174,7 +174,7 @@ mod tests {
         let mut status = [0];
         match kernel.move_pages(own, &[address], &[NodeId(0)], &mut status) {
             Ok(()) => assert_eq!(status, [0]),
-            // A kernel without memory nodes, or a container that may not.
+            // A kernel without NUMA, or a container without the permission.
             Err(error) => assert!(
                 matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)),
                 "{error}"

@@ -1,5 +1,4 @@
-//! The daemon: looks at running programs, decides with the simulator's online policies, and moves
-//! pages with `move_pages(2)`.
+//! The daemon observes running programs, decides with the simulator's online policies, and calls `move_pages(2)`.
 //!
 //! ```text
 //! Sampler ─► Observer ─► Interval ─► Decider (a policy) ─► requested moves ─► Guard ─► Mover ─► kernel
@@ -11,7 +10,7 @@
 //! - Memory is bounded: a table of hot pages and a buffer for the accesses between two decisions, both of fixed size.
 //!   They take about 80 bytes a page and 8 MiB. The policy's counters come on top (`migrate`: 16 bytes a page on up to
 //!   four nodes).
-//! - Each process has a guard, which measures, moves a part, measures again, and then goes on or moves back.
+//! - Each process has a guard, which measures, moves a part, measures again, and then continues or moves back.
 //! - A huge page is one page. `smaps` says how much of a mapping is in huge pages, but not which of its pages are. A mapping
 //!   that is mostly in huge pages is assumed to have nothing else.
 //! - The daemon respects a process's limits: the nodes of its cpuset, and the memory policies of its mappings, whose pages
@@ -74,5 +73,5 @@ pub use serve::MetricsServer;
 pub use text::{not_moved, stage, text, treated};
 pub use watch::{RATE_MIN_HZ, watch};
 
-/// Pages that counters can be kept of, at most.
+/// Maximum number of pages with counters.
 pub const PAGES_MOST: usize = 1 << 24;

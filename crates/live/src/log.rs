@@ -22,7 +22,7 @@ pub const VERSION: u32 = 3;
 const VERSION_WITHOUT_FATES: u32 = 1;
 const VERSION_WITHOUT_COSTS: u32 = 2;
 
-/// The first line.
+/// First line of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -30,34 +30,34 @@ pub struct Head {
     pub nearpage_live: u32,
     /// Name of the policy.
     pub policy: String,
-    /// Its parameters.
+    /// Parameters of the policy.
     pub parameters: Vec<(String, String)>,
     /// Numbers of the machine's nodes, by position.
     pub nodes: Vec<u16>,
-    /// Bit n: the node at position n has memory.
+    /// Bit n is set: the node at position n has memory.
     pub memory_nodes: u64,
-    /// CPUs of a node, of the one with the fewest; 0: unknown, as in logs that lack it.
+    /// CPUs per node, the lowest number if nodes differ; 0: unknown, or missing in an older log.
     #[serde(default)]
     pub cpus_per_node: u32,
-    /// Distances between nodes by position, as the firmware says; empty: unknown, as in logs that lack it.
+    /// The firmware's distances between nodes by position; empty: unknown, or missing in an older log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distance: Vec<Vec<u32>>,
-    /// Clock of the CPUs, for intervals in cycles; 1000, a cycle a nanosecond, in logs that lack it.
+    /// Clock frequency of the CPUs, for intervals in cycles; 1000 if missing in an older log.
     #[serde(default = "cycle_a_nanosecond")]
     pub clock_mhz: u32,
-    /// Pages that the daemon keeps counters of.
+    /// Maximum number of pages with counters.
     pub pages: usize,
-    /// Size of a page.
+    /// Page size in bytes.
     pub page_bytes: u64,
-    /// Where random draws start.
+    /// Seed of random draws.
     pub seed: u64,
-    /// Where samples come from.
+    /// Source of samples.
     pub source: String,
     /// Inputs that are estimated from samples, because there are no counters.
     pub estimated: Vec<String>,
 }
 
-/// An action.
+/// An action on a page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoggedAction {
@@ -67,13 +67,13 @@ pub struct LoggedAction {
     pub kind: Cow<'static, str>,
     /// Node, by position.
     pub node: u16,
-    /// The rule that fired.
+    /// Rule that caused the action.
     pub rule: Cow<'static, str>,
-    /// The page's count for each node.
+    /// Counts of the page by node.
     pub counts: Vec<u32>,
-    /// The page's stores.
+    /// Number of stores to the page.
     pub writes: u32,
-    /// Times that it has migrated.
+    /// Number of times that the page has migrated.
     pub migrations: u32,
 }
 
@@ -102,7 +102,7 @@ pub fn kind(action: &Action) -> &'static str {
     }
 }
 
-/// A thread that a policy wants on another node.
+/// A move of a thread to another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoggedThreadMove {
@@ -110,7 +110,7 @@ pub struct LoggedThreadMove {
     pub thread: u32,
     /// Node, by position.
     pub node: u16,
-    /// The rule that fired.
+    /// Rule that caused the move.
     pub rule: String,
 }
 
@@ -128,52 +128,52 @@ impl From<&ThreadMove> for LoggedThreadMove {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoggedProcess {
-    /// Its number.
+    /// Number of the process.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
-    /// How it is treated.
+    /// Stage of the process.
     pub stage: Stage,
-    /// Share of its CPU time that it lost to memory, in thousandths.
+    /// Share of CPU time lost to memory, in thousandths.
     pub lost_per_1000: u32,
-    /// Local share of its accesses, in thousandths; 0 without accesses.
+    /// Local share of the accesses, in thousandths; 0 without accesses.
     pub local_per_1000: u32,
-    /// Accesses seen.
+    /// Number of observed accesses.
     pub accesses: u64,
-    /// Pages that the policy requested to move.
+    /// Number of pages that the policy requested to move.
     #[serde(alias = "wished")]
     pub requested: u64,
-    /// Replications among them, which became interleaving.
+    /// Number of requested replications, which became interleaving.
     pub replications_interleaved: u64,
     /// The guard is moving back all pages that were moved since the process last did well.
     pub moved_back: bool,
-    /// Threads that were pinned to a node.
+    /// Number of threads that were pinned to a node.
     #[serde(default)]
     pub threads_pinned: u64,
-    /// What became of the pages.
+    /// Results of moving the pages.
     pub outcomes: Outcomes,
-    /// The longest call.
+    /// Time of the longest call, in nanoseconds.
     pub longest_call_ns: u64,
 }
 
-/// A line for an interval.
+/// Line of a log about an interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Inputs of the decisions.
     pub interval: Interval,
-    /// What was decided about pages.
+    /// Decisions about pages.
     pub actions: Vec<LoggedAction>,
-    /// What was decided about threads.
+    /// Decisions about threads.
     pub thread_moves: Vec<LoggedThreadMove>,
-    /// The processes, and what was done with their pages.
+    /// Processes, and the results of their moves.
     pub processes: Vec<LoggedProcess>,
-    /// When it ended, since 1970.
+    /// End of the interval, since 1970.
     pub time_unix_ms: u64,
 }
 
 impl Entry {
-    /// An interval and what was decided after it.
+    /// An entry with an interval and the decisions after it.
     pub fn of(interval: Interval, decisions: Decisions) -> Self {
         Self {
             interval,
@@ -200,7 +200,7 @@ impl Entry {
 pub fn append(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
-    // One write: a daemon that is killed leaves whole lines, and at most one that is cut short.
+    // A single write: a killed daemon leaves whole lines, and at most one that is cut short.
     out.write_all(&text)?;
     out.flush()
 }
@@ -208,21 +208,21 @@ pub fn append(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplaySummary {
-    /// Intervals.
+    /// Number of intervals.
     pub intervals: u64,
-    /// Decisions, all of which were the same again.
+    /// Number of decisions, all of which were the same again.
     pub decisions: u64,
     /// The last line is cut short: the daemon was killed while it wrote.
     pub cut_short: bool,
 }
 
-/// Threads are numbered in order, and policies keep something for each.
+/// Maximum number of a thread in a log, because policies keep state for every number.
 const THREADS_MAX: u32 = 1 << 24;
 
 /// Repeats the decisions of a log. `name` names the log in messages.
 ///
 /// # Errors
-/// A file that is no log, a log of another version, or the first decision that differs.
+/// The file is not a log, has another version, or has a decision that differs.
 pub fn replay(log: impl BufRead, name: &str) -> Result<ReplaySummary, Error> {
     let bad = |line: usize, what: String| Error::Log {
         name: name.to_owned(),
@@ -320,7 +320,7 @@ impl Head {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        // As much as a table of the greatest size that can be asked for.
+        // The limit is the largest table that users can request.
         if self.pages > crate::PAGES_MOST {
             return Err(format!("{} pages: more than can be", self.pages));
         }
@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// A log of `intervals` intervals, in each of which a page becomes hot.
+    /// A log of `intervals` intervals, in each of which another page becomes hot.
     fn log(intervals: u32) -> Vec<u8> {
         let head = head();
         let mut text = Vec::new();

@@ -1,7 +1,7 @@
-//! On which nodes processes have their memory, by `numa_maps` (proc(5)).
+//! Memory of processes by node, from `numa_maps` (proc(5)).
 //!
-//! Reading that file makes the kernel walk all pages of a process: 12 ms for 200 MB in small pages. So a thread of its own
-//! reads it, at most a hundredth of the time.
+//! Reading that file makes the kernel walk all pages of a process: 12 ms for 200 MB in small pages. So a separate
+//! thread reads it, for at most a hundredth of the time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 
 use nearpage_files::{memory_folder, read};
 
-/// A line a mapping, of which the kernel allows 65,530 by default.
+/// Maximum size of the file: one line per mapping, of which the kernel allows 65,530 by default.
 const NUMA_MAPS_BYTES_MAX: u64 = 64 << 20;
-/// Answers may take this part of the time…
+/// Reading may take one part in this number of the time…
 const ASKING_PART: u32 = 100;
-/// …and so much at the start.
+/// …and this much time at the start.
 const ASKING_FIRST: Duration = Duration::from_millis(50);
-/// A process is not asked for again within this time.
+/// Minimum time between two readings of a process.
 const ASKED_AGAIN: Duration = Duration::from_secs(2);
-/// Pages whose size the kernel does not tell.
+/// Assumed page size where the kernel does not report one.
 const PAGE_BYTES: u64 = 4096;
 
-/// Bytes of a process on each of `nodes`, in their order; `None`: the kernel does not say.
+/// Bytes of a process on each of `nodes`, in their order; `None`: the kernel does not report them.
 pub fn memory_by_node(proc_root: &Path, pid: u32, nodes: &[u16]) -> Option<Vec<u64>> {
     let path = memory_folder(proc_root, pid).join("numa_maps");
     let text = read(&path, NUMA_MAPS_BYTES_MAX).ok()?;
-    // A process without memory of its own: a thread of the kernel, or one that has ended.
+    // Kernel threads and processes that have ended have an empty file.
     if text.is_empty() {
         return None;
     }
     Some(sum(&String::from_utf8_lossy(&text), nodes))
 }
 
-/// `7f0000100000 default anon=2000 N0=1500 N3=500 kernelpagesize_kB=4`
+/// Sums lines such as `7f0000100000 default anon=2000 N0=1500 N3=500 kernelpagesize_kB=4`.
 fn sum(numa_maps: &str, nodes: &[u16]) -> Vec<u64> {
     let mut bytes = vec![0u64; nodes.len()];
     for line in numa_maps.lines() {
@@ -63,14 +63,14 @@ fn sum(numa_maps: &str, nodes: &[u16]) -> Vec<u64> {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Who to ask for, most important first.
+    /// Processes of interest, most important first.
     wanted: Vec<u32>,
     known: BTreeMap<u32, (Instant, Option<Vec<u64>>)>,
     has_new: bool,
     is_over: bool,
 }
 
-/// Asks for processes' memory in a thread of its own, until it is dropped.
+/// Reads processes' memory in a thread of its own, until it is dropped.
 #[derive(Debug)]
 pub struct MemoryWatch {
     shared: Arc<(Mutex<Shared>, Condvar)>,
@@ -81,7 +81,7 @@ impl MemoryWatch {
     /// Watches the memory of processes on a machine with these nodes.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// The thread cannot be started.
     pub fn start(nodes: &[u16]) -> std::io::Result<Self> {
         let shared = Arc::<(Mutex<Shared>, Condvar)>::default();
         let (of_thread, nodes) = (shared.clone(), nodes.to_vec());
@@ -94,7 +94,7 @@ impl MemoryWatch {
         })
     }
 
-    /// Processes of interest from now on, the most interesting first. Of others nothing is kept.
+    /// Sets the processes of interest, most important first. Data of others is dropped.
     pub fn want(&self, pids: Vec<u32>) {
         let (shared, changed) = &*self.shared;
         let mut shared = lock(shared);
@@ -104,7 +104,7 @@ impl MemoryWatch {
         changed.notify_one();
     }
 
-    /// Bytes on each node, as of the last answer.
+    /// Bytes on each node at the last reading.
     pub fn of(&self, pid: u32) -> Option<Vec<u64>> {
         lock(&self.shared.0).known.get(&pid)?.1.clone()
     }
@@ -114,7 +114,7 @@ impl Drop for MemoryWatch {
     fn drop(&mut self) {
         lock(&self.shared.0).is_over = true;
         self.shared.1.notify_one();
-        // An answer may take seconds: nobody waits for it.
+        // The thread is not joined, because a reading may take seconds.
         drop(self.thread.take());
     }
 }
@@ -150,7 +150,7 @@ fn ask((shared, changed): &(Mutex<Shared>, Condvar), proc_root: &Path, nodes: &[
         let until = Instant::now() + pause;
         while !guard.is_over {
             let left = until.saturating_duration_since(Instant::now());
-            // Who is wanted now does not shorten a pause that is owed.
+            // New processes of interest do not shorten a pause that bounds the cost.
             if left.is_zero() || (due.is_none() && guard.has_new) {
                 break;
             }
@@ -192,7 +192,7 @@ mod tests {
         let nodes: Vec<u16> = (0..1024).collect();
         let watch = MemoryWatch::start(&nodes).expect("a thread");
         watch.want(vec![own]);
-        // Kernels without NUMA have no such file.
+        // Kernels without NUMA do not have this file.
         if let Some(expected) = memory_by_node(Path::new("/proc"), own, &nodes) {
             assert!(expected.iter().sum::<u64>() > 0);
             while watch.of(own).is_none() {

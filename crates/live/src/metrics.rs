@@ -1,4 +1,4 @@
-//! Totals since the daemon started, in Prometheus' text form (version 0.0.4).
+//! Metrics in Prometheus' text format (version 0.0.4): totals since the daemon started, and the last interval.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use nearpage_recording::Origin;
 use crate::daemon::Report;
 use crate::mover::Outcomes;
 
-/// Totals, and the last interval's shares.
+/// Totals, and the shares of the last interval.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     /// Name of this host.
@@ -30,13 +30,13 @@ pub struct Metrics {
     without_access: u64,
     local_share: Option<f64>,
     imbalance: f64,
-    /// Messages that a collector of profiles got, and those that it did not; none without one.
+    /// Messages that a collector of profiles received, and messages that it did not; `None` without a collector.
     profiles: Option<(u64, u64)>,
-    /// Of the last interval.
+    /// Processes of the last interval.
     processes: Vec<ProcessMetrics>,
 }
 
-/// What is told of a process.
+/// Metrics of a process.
 #[derive(Clone, Debug, Default)]
 struct ProcessMetrics {
     pid: u32,
@@ -51,7 +51,7 @@ impl ProcessMetrics {
         let mut labels = format!("{{pid=\"{}\",name=\"{}\"", self.pid, escaped(&self.name));
         let Origin { cgroup, job, pod } = &self.origin;
         for (label, value) in [("cgroup", cgroup), ("job_id", job), ("pod", pod)] {
-            // Prometheus takes an empty label for none, and has a label `job` of its own.
+            // Prometheus treats an empty label as absent, and uses the label `job` itself.
             if !value.is_empty() {
                 let _ = write!(labels, ",{label}=\"{}\"", escaped(value));
             }
@@ -61,7 +61,7 @@ impl ProcessMetrics {
 }
 
 impl Metrics {
-    /// Of a daemon on the host of this name.
+    /// Metrics of a daemon on the host with this name.
     pub fn of_host(host: String) -> Self {
         Self {
             host,
@@ -69,7 +69,7 @@ impl Metrics {
         }
     }
 
-    /// An interval has passed; `proc_root`: where the kernel says whose a process is (`/proc`).
+    /// Adds an interval. `proc_root` (`/proc`) tells the cgroup, job and pod of a process.
     pub fn add(&mut self, report: &Report, proc_root: &Path) {
         self.intervals += 1;
         self.samples += report.entry.interval.observations.len() as u64;
@@ -100,12 +100,12 @@ impl Metrics {
         }
     }
 
-    /// What a collector has got of profiles so far, and what it has not.
+    /// Sets the numbers of profile messages that a collector received and did not receive.
     pub fn set_profiles(&mut self, sent: u64, lost: u64) {
         self.profiles = Some((sent, lost));
     }
 
-    /// The text that a scrape gets.
+    /// The text for a scrape.
     pub fn text(&self) -> String {
         let mut text = Text(String::new());
         let labels = format!(
@@ -213,7 +213,7 @@ impl Metrics {
         );
     }
 
-    /// Metrics of the latest interval alone.
+    /// Writes the metrics of the latest interval.
     fn write_latest(&self, text: &mut Text) {
         text.metric(
             "hot_pages",
@@ -263,11 +263,11 @@ fn plain(value: f64) -> [(String, f64); 1] {
     [(String::new(), value)]
 }
 
-/// Prometheus' text form.
+/// Text in Prometheus' format.
 struct Text(String);
 
 impl Text {
-    /// One metric, with a line for each of its labels.
+    /// Writes a metric, with a line for each of its labels.
     fn metric(&mut self, name: &str, kind: &str, help: &str, values: &[(String, f64)]) {
         let _ = writeln!(self.0, "# HELP nearpage_live_{name} {help}");
         let _ = writeln!(self.0, "# TYPE nearpage_live_{name} {kind}");
@@ -281,7 +281,7 @@ impl Text {
     }
 }
 
-/// A label's value: a program may be called anything.
+/// Escapes a label's value, because a program's name may contain any character.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

@@ -1,4 +1,4 @@
-//! Carries moves out, batch by batch, and counts what became of them.
+//! Carries out moves in batches, and counts the results.
 
 use std::io;
 
@@ -11,42 +11,42 @@ use crate::batches::{Batches, Limits};
 use crate::kernel::Kernel;
 use crate::pages::Page;
 
-/// What became of pages that were to move, in pages.
+/// Results of moves, as numbers of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Outcomes {
-    /// Are now on the node that was asked for.
+    /// Pages that are now on the requested node.
     pub moved: u64,
-    /// Not there (ENOENT): never touched, or given back.
+    /// Pages that do not exist (ENOENT): never touched, or unmapped.
     pub absent: u64,
-    /// In use by the kernel, or written back just then (EBUSY).
+    /// Pages in use by the kernel, or being written back (EBUSY).
     pub busy: u64,
-    /// Held where they are by a device or the kernel (RDMA, vfio, io_uring buffers): did not move in two calls.
+    /// Pages pinned by a device or the kernel (RDMA, vfio, io_uring buffers), which did not move in two calls.
     pub pinned: u64,
-    /// Mapped by several processes (EACCES).
+    /// Pages mapped by several processes (EACCES).
     pub shared: u64,
-    /// No memory of the program, or the page of zeroes (EFAULT).
+    /// Not memory of the program, or the zero page (EFAULT).
     pub no_page: u64,
-    /// The node has no room (ENOMEM).
+    /// Pages for which the node has no room (ENOMEM).
     pub node_full: u64,
-    /// The target may not use the node (its cpuset), or it is offline (ENODEV); most are not tried.
+    /// Pages for a node that the target's cpuset excludes or that is offline (ENODEV); most are not tried.
     pub node_not_allowed: u64,
-    /// Nearpage may not move pages of the target (EPERM).
+    /// Pages of a target that nearpage may not move (EPERM).
     pub not_permitted: u64,
-    /// The process ended first (ESRCH).
+    /// Pages of a process that ended first (ESRCH).
     pub process_gone: u64,
-    /// Anything else.
+    /// Pages with any other error.
     pub other: u64,
-    /// Did not move lately and were not tried again.
+    /// Pages that did not move lately and were not tried again.
     pub put_off: u64,
-    /// A policy of their mapping says where they are to be, so they were not tried.
+    /// Pages that were not tried because their mapping has a memory policy.
     pub own_policy: u64,
     /// Huge pages that take longer to move than a call may stall the program.
     pub too_long: u64,
 }
 
 impl Outcomes {
-    /// Adds those of another round.
+    /// Adds the results of another round.
     pub fn add(&mut self, other: &Self) {
         let theirs = other.by_reason().map(|(_, count)| count);
         for (ours, theirs) in self.fields().into_iter().zip(theirs) {
@@ -96,7 +96,7 @@ impl Outcomes {
         ]
     }
 
-    /// Where an `errno` is counted.
+    /// The count for an `errno`.
     fn refused(&mut self, errno: i32) -> &mut u64 {
         match errno {
             libc::ENOENT => &mut self.absent,
@@ -112,55 +112,55 @@ impl Outcomes {
     }
 }
 
-/// A page and where it is to go.
+/// A page and its target node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageMove {
     /// The page.
     pub page: Page,
-    /// Its size.
+    /// Size of the page.
     pub bytes: u64,
-    /// Where it is.
+    /// Current node.
     pub from: NodeId,
-    /// Where it should be.
+    /// Target node.
     pub to: NodeId,
 }
 
-/// A process, as it can be told from a later one with the same number.
+/// Identity of a process, which distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its number.
+    /// Number of the process.
     pub pid: u32,
-    /// [`Kernel::started`].
+    /// Start time by [`Kernel::started`].
     pub started: u64,
 }
 
-/// A page that would not move: when it may be tried again, in rounds.
+/// When a page that could not be moved may be tried again, in rounds.
 #[derive(Clone, Copy, Debug)]
 struct RetryAfter {
     until_round: u64,
     failures: u32,
 }
 
-/// What one round did.
+/// Results of one round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Round {
-    /// What became of the pages.
+    /// Numbers of pages by result.
     pub outcomes: Outcomes,
-    /// Those that moved.
+    /// Pages that moved.
     pub moved: Vec<PageMove>,
-    /// How much memory they are.
+    /// Bytes that moved.
     pub moved_bytes: u64,
-    /// Calls made, and the time of the longest of them.
+    /// Number of calls.
     pub calls: u64,
-    /// Time in all calls.
+    /// Total time of all calls.
     pub in_calls_ns: u64,
-    /// The longest call.
+    /// Time of the longest call.
     pub longest_call_ns: u64,
-    /// Moves that time did not suffice for.
+    /// Number of moves that were not tried for lack of time.
     pub left: u64,
 }
 
-/// Moves pages.
+/// Moves pages, and remembers those that could not be moved.
 #[derive(Debug)]
 pub struct Mover {
     batches: Batches,
@@ -170,15 +170,15 @@ pub struct Mover {
     round: u64,
 }
 
-/// A page that would not move waits one round, then two, then four, up to so many.
+/// Maximum wait in rounds of a page that could not be moved; waits double from one round.
 const ROUNDS_MAX: u64 = 256;
-/// Calls for the rest of a batch that the kernel did not finish: each pinned range among its pages takes two more.
+/// Maximum number of calls for what is left of an unfinished batch. Each pinned range of pages takes two calls.
 const CALLS_MAX: usize = 16;
 /// A status that the kernel never writes.
 const NOT_REACHED: i32 = i32::MIN;
 
 impl Mover {
-    /// Moves pages of `page_bytes`; remembers at most `put_off_max` that would not move.
+    /// A mover of pages of `page_bytes` that remembers at most `put_off_max` pages that could not be moved.
     pub fn new(limits: Limits, page_bytes: u64, put_off_max: usize, now_ns: u64) -> Self {
         Self {
             batches: Batches::new(limits, now_ns),
@@ -189,17 +189,17 @@ impl Mover {
         }
     }
 
-    /// An interval has passed.
+    /// Begins an interval.
     pub fn begin_round(&mut self) {
         self.round += 1;
         self.batches.begin_round();
         let round = self.round;
-        // Twice as long as it waits: failures of long ago are not held against a page.
+        // Failures are forgotten some time after the wait, so that old ones do not lengthen the next wait.
         self.put_off
             .retain(|_, put_off| put_off.until_round + ROUNDS_MAX > round);
     }
 
-    /// May a page be tried now? One that would not move waits.
+    /// May a page be tried now? A page that could not be moved waits.
     pub fn may_try(&self, page: &Page) -> bool {
         let put_off = self.put_off.get(page);
         put_off.is_none_or(|put_off| put_off.until_round <= self.round)
@@ -231,7 +231,7 @@ impl Mover {
                 kernel.sleep_ns(wait_ns);
             }
             let (batch, after) = rest.split_at(self.fitting(rest, pages));
-            // As late as can be: the number may have been given to another process.
+            // The check is as late as possible, because the number may have been reused by another process.
             if kernel.started(process.pid) != Some(process.started) {
                 done.outcomes.process_gone += rest.len() as u64;
                 return done;
@@ -246,13 +246,13 @@ impl Mover {
         done
     }
 
-    /// As how many pages of the usual size the moves are.
+    /// Size of the moves in pages of the usual size.
     pub fn usual_pages(&self, moves: &[PageMove]) -> usize {
         let bytes: u64 = moves.iter().map(|page_move| page_move.bytes).sum();
         (bytes / self.page_bytes) as usize
     }
 
-    /// How many of the moves are as much memory as so many pages of the usual size; at least one.
+    /// Number of moves that fit into the size of `pages` usual pages; at least one.
     pub fn fitting(&self, moves: &[PageMove], pages: usize) -> usize {
         let most_bytes = pages as u64 * self.page_bytes;
         let mut bytes = 0;
@@ -263,7 +263,7 @@ impl Mover {
         fitting.count().max(1).min(moves.len())
     }
 
-    /// As many calls as a batch takes: the kernel stops at pages that it can't move, and says nothing of those after
+    /// Makes as many calls as a batch takes: the kernel stops at pages that it cannot move, and reports no status after
     /// them.
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl Mover {
                 return Ok(());
             };
             let again = self.call_once(kernel, pid, &left, done)?;
-            // Nothing moved: the first pages that go to one node, which the kernel moves together, are pinned.
+            // If nothing moved, the first pages are pinned: those for one node, which the kernel moves together.
             let pinned = match again.len() == left.len() {
                 true => again
                     .iter()
@@ -303,7 +303,7 @@ impl Mover {
         Ok(())
     }
 
-    /// One call. Returns what the kernel did not get to, or stopped at.
+    /// Makes one call. Returns the moves at which the kernel stopped, or that it did not reach.
     fn call_once(
         &mut self,
         kernel: &mut dyn Kernel,
@@ -354,7 +354,7 @@ impl Mover {
         Ok(left)
     }
 
-    /// Of pages that the kernel says nothing of some have moved, together with one that could not.
+    /// Asks for the nodes of pages without a status: some may have moved together with one that could not.
     fn ask_where(&self, kernel: &mut dyn Kernel, pid: u32, batch: &[PageMove], status: &mut [i32]) {
         let unknown: Vec<usize> = (0..batch.len())
             .filter(|&at| status[at] == NOT_REACHED)
@@ -373,7 +373,7 @@ impl Mover {
         }
     }
 
-    /// The call as a whole was refused. For one page's sake? Then half of the batch may do.
+    /// Handles a call that was refused as a whole: if one page may be the reason, tries both halves of the batch.
     fn refused(
         &mut self,
         kernel: &mut dyn Kernel,
@@ -395,7 +395,7 @@ impl Mover {
             }
             return self.call(kernel, pid, second, done);
         }
-        // For a whole call EACCES means that the target may not use the node.
+        // For a whole call, EACCES means that the target may not use the node.
         let counted = match errno {
             libc::EACCES => &mut done.outcomes.node_not_allowed,
             errno => done.outcomes.refused(errno),

@@ -1,4 +1,4 @@
-//! Takes in what the sampler hands over between two decisions. Its memory is set aside at the start.
+//! Buffers the sampler's data between two decisions, in memory that is allocated at the start.
 
 use std::io;
 
@@ -10,73 +10,72 @@ use rustc_hash::FxHashMap;
 use crate::guard::IntervalLoss;
 use crate::pages::ProcessIndex;
 
-/// Accesses kept between two decisions, at 24 bytes each. More are counted and dropped.
+/// Maximum number of accesses between two decisions, at 24 bytes each. Further ones are counted and dropped.
 pub const ACCESSES_MAX: usize = 1 << 18;
 
 /// A sampled access of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampledAccess {
-    /// When, CLOCK_MONOTONIC.
+    /// Time of CLOCK_MONOTONIC in nanoseconds.
     pub time_ns: u64,
     /// Virtual address accessed.
     pub address: u64,
-    /// By whom: one of [`Observer::threads`].
+    /// Thread, as an index into [`Observer::threads`].
     pub thread: ThreadIndex,
-    /// Number of the CPU; the last stands for all that are no less.
+    /// Number of the CPU, capped at the maximum of the type.
     pub cpu: u16,
-    /// What it did.
+    /// Kind of access.
     pub kind: AccessKind,
-    /// What served it.
+    /// Cache level or memory that served the access.
     pub level: Level,
 }
 
-/// A process, as far as samples and the kernel's records tell.
+/// A process, as known from samples and the kernel's records.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its number.
+    /// Number of the process.
     pub pid: u32,
     /// Name of its program.
     pub name: String,
-    /// Threads that have not ended.
+    /// Number of threads that have not ended.
     pub threads: u32,
-    /// What it lost since the last decision.
+    /// Losses since the last decision.
     pub loss: IntervalLoss,
-    /// An access of it was seen since the last decision.
+    /// An access of the process was sampled since the last decision.
     pub sampled: bool,
-    /// It has become another program since the last decision: its pages are gone.
+    /// The process has executed another program since the last decision, so its pages are gone.
     pub replaced: bool,
-    /// It has mapped something since then, or given it back.
+    /// The process has mapped or unmapped memory since the last decision.
     pub remapped: bool,
 }
 
-/// A thread of it.
+/// A thread of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Thread {
-    /// Its process.
+    /// Process of the thread.
     pub process: ProcessIndex,
     /// Kernel thread id.
     pub tid: u32,
-    /// Where it was seen last.
+    /// CPU on which the thread was last seen.
     pub cpu: Option<CpuId>,
-    /// It has not ended.
+    /// The thread has not ended.
     pub live: bool,
     /// CPU time since the last decision.
     pub busy_ns: u64,
     counts: SampleCounts,
 }
 
-/// All that was seen since the last decision, and who there is.
+/// Observations since the last decision, and all processes and threads.
 #[derive(Debug)]
 pub struct Observer {
     period_ns: u64,
     accesses: Vec<SampledAccess>,
-    /// Time lost to them, and their weights.
+    /// Time lost to the accesses, and sum of their weights.
     lost_ns: f64,
     weight: f64,
-    /// Accesses that found no room.
+    /// Number of accesses that were dropped because the buffer was full.
     pub dropped: u64,
-    /// Samples that show no access: taken while something was computed, in the kernel, or where the
-    /// access cannot be told.
+    /// Number of samples without an access: they hit computation or the kernel, or the access is unknown.
     pub without_access: u64,
     threads: Vec<Thread>,
     processes: Vec<Process>,
@@ -84,7 +83,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Of samples that each stand for `period_ns` of a thread's time.
+    /// An observer of samples that each stand for `period_ns` of a thread's time.
     pub fn new(period_ns: u64) -> Self {
         Self {
             period_ns,
@@ -99,37 +98,37 @@ impl Observer {
         }
     }
 
-    /// Accesses since the last decision, in order of time as far as the kernel's records allow.
+    /// Accesses since the last decision, in order of time as far as the kernel's records are.
     pub fn seen(&self) -> &[SampledAccess] {
         &self.accesses
     }
 
-    /// All processes that there have been.
+    /// All processes so far, including ended ones.
     pub fn processes(&self) -> &[Process] {
         &self.processes
     }
 
-    /// All threads that there have been.
+    /// All threads so far, including ended ones.
     pub fn threads(&self) -> &[Thread] {
         &self.threads
     }
 
-    /// Time lost to all of these accesses.
+    /// Time lost to all accesses since the last decision.
     pub fn lost_ns(&self) -> f64 {
         self.lost_ns
     }
 
-    /// Sum of their weights.
+    /// Sum of the weights of all accesses since the last decision.
     pub fn weight(&self) -> f64 {
         self.weight
     }
 
-    /// Samples stand for so much time from now on.
+    /// Sets the time that a sample stands for from now on.
     pub fn set_period_ns(&mut self, period_ns: u64) {
         self.period_ns = period_ns;
     }
 
-    /// A decision was made: what is seen from now on is for the next one.
+    /// Begins an interval after a decision.
     pub fn begin_interval(&mut self) {
         self.accesses.clear();
         (self.lost_ns, self.weight) = (0.0, 0.0);
@@ -153,7 +152,7 @@ impl Observer {
         {
             return process;
         }
-        // None, or one that has ended: the number was given away again.
+        // The number is new, or was reused after its process ended.
         let process = ProcessIndex(self.processes.len() as u32);
         self.processes.push(Process {
             pid,
@@ -178,7 +177,7 @@ impl Observer {
     fn begin(&mut self, thread: ThreadIndex, pid: u32, tid: u32) {
         let process = self.process(pid);
         self.processes[process.0 as usize].threads += 1;
-        // Numbers are given in order; one that was skipped is a thread that nobody tells about.
+        // Thread numbers are given in order; a skipped number is a thread without records.
         let unknown = Thread {
             process,
             tid,
@@ -358,7 +357,7 @@ mod tests {
             (16_000.0, 2000.0)
         );
         assert_eq!(observer.threads()[1].busy_ns, 10_000);
-        // Of 5 + 1 and 10 samples 2 and 5 are accesses.
+        // Of 5 + 1 and 10 samples, 2 and 5 are accesses.
         assert_eq!((observer.seen().len(), observer.without_access), (2, 9));
         observer.begin_interval();
         observer.events(&[counts(0, 8, 2)]).expect("taken");

@@ -1,4 +1,4 @@
-//! The hot pages: a table of a size that is set aside at the start (Carrefour §4.4).
+//! The hot pages: a table of fixed size that is allocated at the start (Carrefour §4.4).
 
 use std::ops::Range;
 
@@ -6,28 +6,28 @@ use nearpage_online::fetch_ahead;
 
 use crate::PAGES_MOST;
 
-/// A process that the daemon looks at: its position among all that it has seen.
+/// A process of the daemon, as a position among all that it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessIndex(pub u32);
 
 /// A page of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Page {
-    /// Whose.
+    /// Process of the page.
     pub process: ProcessIndex,
-    /// Where it begins.
+    /// Address of the page's first byte.
     pub address: u64,
 }
 
 impl Page {
-    /// No page: a place for one.
+    /// A placeholder that equals no page.
     pub const NONE: Self = Self {
         process: ProcessIndex(u32::MAX),
         address: u64::MAX,
     };
 }
 
-/// A page's number in the table: what policies know it by, until it is given to another page.
+/// Number of a page in the table, by which policies know the page until the number is given to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageNumber {
     /// The number.
@@ -37,38 +37,37 @@ pub struct PageNumber {
 }
 
 impl PageNumber {
-    /// No page's.
+    /// No number.
     const NONE: Self = Self {
         number: u32::MAX,
         new: false,
     };
 
-    /// The page has no number: the table is full of pages that were sampled more often.
+    /// Has the page no number, because the table is full of pages with more samples?
     pub fn is_left_out(&self) -> bool {
         self.number == Self::NONE.number
     }
 }
 
-/// How many pages are looked at for one to give up. The coldest of sixteen is among the coldest
-/// third of all in 998 cases of a thousand.
+/// Number of pages from which the coldest is evicted. The coldest of sixteen is among the coldest third of all pages in
+/// 998 cases of a thousand.
 const CANDIDATES: usize = 16;
 
-/// Pages are looked for so many at a time, so that what memory is slow to give comes for all of them
-/// at once.
+/// Number of pages that are looked up together, so that their memory accesses overlap.
 pub const AT_ONCE: usize = 32;
 
-/// Pages that are about to be touched.
+/// Pages that are about to be looked up.
 #[derive(Clone, Debug)]
 pub struct PageLookup {
     pages: [Page; AT_ONCE],
     hashes: [u64; AT_ONCE],
-    /// What numbers they may have.
+    /// Likely numbers of the pages, which may be other pages with equal hashes.
     numbers: [u32; AT_ONCE],
     len: usize,
 }
 
 impl PageLookup {
-    /// Nothing is wanted yet.
+    /// An empty look-up.
     pub const NONE: Self = Self {
         pages: [Page::NONE; AT_ONCE],
         hashes: [0; AT_ONCE],
@@ -76,7 +75,7 @@ impl PageLookup {
         len: 0,
     };
 
-    /// One of them.
+    /// The page at a position.
     pub fn page(&self, at: usize) -> Page {
         self.pages[at]
     }
@@ -91,49 +90,48 @@ impl PageLookup {
 pub struct HotPages {
     capacity: usize,
     pages: Vec<Page>,
-    /// Beside the pages, so that all candidates' are in a cache line or two. Never negative: of signed
-    /// numbers every x86-64 finds the least of eight at once.
+    /// Sample counts, kept apart from the pages so that all candidates' are in one or two cache lines. They are never
+    /// negative; every x86-64 finds the minimum of eight signed numbers at once.
     heats: Vec<i16>,
     numbers: Numbers,
     free: Vec<u32>,
     hand: usize,
-    /// The coldest of the next candidates, as it was.
+    /// The coldest of the next candidates when last determined.
     expected: Option<Coldest>,
     given_up: u64,
-    /// A bit for each hash: such a page was left out in this interval.
+    /// By hash: a page with this hash was left out in this interval.
     left_out: Vec<u64>,
 }
 
-/// The first page of the least heat among some.
+/// The coldest page of several; of equal ones, the first.
 #[derive(Clone, Copy, Debug)]
 struct Coldest {
     number: u32,
     heat: i16,
 }
 
-/// By so many of a hash's upper bits pages that were left out in an interval are told apart.
+/// The upper bits of the hash, from this bit on, index `left_out`.
 const LEFT_OUT_SHIFT: u32 = 32 - 17;
 
 fn left_out_bit(hash: u64) -> usize {
     (hash >> LEFT_OUT_SHIFT) as usize
 }
 
-/// The number of each page: open addressing with linear probing in an array that is at most half
-/// full. A place has the upper half of the page's hash and the number, so that most pages that are
-/// others are told apart, and all are moved, without a look at the pages themselves.
+/// Numbers of pages: a hash table with linear probing that is at most half full. An entry has the upper half of the
+/// page's hash and the number, so that moving entries and recognising most different pages need no access to the pages.
 #[derive(Debug)]
 struct Numbers {
-    /// `hash >> 32 << 32 | number`; [`FREE`]: nothing.
+    /// `hash >> 32 << 32 | number`; [`FREE`] if unused.
     places: Vec<u64>,
-    /// A place's position is so many of the hash's upper bits.
+    /// Shift of a hash to the position of its entry.
     shift: u32,
     len: usize,
 }
 
-/// No hash has an upper half of all ones.
+/// Marks an unused entry; no hash has an upper half of all ones.
 const FREE: u64 = u64::MAX;
 
-/// Half a word: multiplies (Fibonacci hashing) and keeps the upper half.
+/// Hash of 32 bits: the upper half of a multiplication (Fibonacci hashing).
 fn hash(page: Page) -> u64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let process = u64::from(page.process.0).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -151,7 +149,7 @@ impl Numbers {
         }
     }
 
-    /// Where a page of that hash is, unless another one took its place.
+    /// Position of the entry for this hash, if no other page has taken it.
     fn first(&self, hash: u64) -> usize {
         (hash >> self.shift) as usize
     }
@@ -160,7 +158,7 @@ impl Numbers {
         (place + 1) & (self.places.len() - 1)
     }
 
-    /// The place of the page with this hash for which `is_it` holds, or the free one where it would be.
+    /// Position of the page with this hash for which `is_it` holds, or the free position for it.
     fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> usize {
         let mut at = self.first(hash);
         loop {
@@ -177,7 +175,7 @@ impl Numbers {
         self.len += 1;
     }
 
-    /// Frees a place; those after it that were pushed away from theirs move up.
+    /// Frees an entry, and moves up following entries that were displaced.
     fn remove(&mut self, mut at: usize) {
         self.len -= 1;
         let mut next = at;
@@ -201,7 +199,7 @@ impl Numbers {
     }
 }
 
-/// The least heat of some.
+/// Minimum of several sample counts.
 fn least(heats: &[i16]) -> i16 {
     match heats.first_chunk::<CANDIDATES>() {
         Some(all) => all.iter().copied().fold(i16::MAX, i16::min),
@@ -209,7 +207,7 @@ fn least(heats: &[i16]) -> i16 {
     }
 }
 
-/// Where a heat is first among some that have it.
+/// Position of the first sample count that equals `heat`.
 fn position(heats: &[i16], heat: i16) -> usize {
     heats.iter().position(|one| *one == heat).unwrap_or(0)
 }
@@ -231,19 +229,18 @@ impl HotPages {
         }
     }
 
-    /// Pages in it.
+    /// Number of pages in the table.
     pub fn len(&self) -> usize {
         self.numbers.len
     }
 
-    /// Pages that had to make way for others so far.
+    /// Number of pages that were evicted so far.
     pub fn given_up(&self) -> u64 {
         self.given_up
     }
 
-    /// At most [`AT_ONCE`] pages will be touched, a while after [`expect`](Self::expect): has what tells
-    /// their numbers brought into the caches.
-    // Inlined into the loop that touches them, this and the next keep registers that it needs.
+    /// Prefetches the entries of at most [`AT_ONCE`] pages, which will be looked up after [`expect`](Self::expect).
+    // Not inlined: in the caller's loop, this function and the next would take registers that `touch` needs.
     #[inline(never)]
     pub fn want(&self, wanted: &mut PageLookup, pages: impl Iterator<Item = Page>) {
         wanted.len = 0;
@@ -256,8 +253,7 @@ impl HotPages {
         }
     }
 
-    /// They will be touched soon: has what is known of them brought into the caches, for which `ahead`
-    /// is told likely numbers.
+    /// Prefetches the state of pages that will be looked up soon; calls `ahead` with their likely numbers.
     #[inline(never)]
     pub fn expect(&self, wanted: &mut PageLookup, ahead: impl Fn(u32)) {
         let PageLookup {
@@ -275,8 +271,7 @@ impl HotPages {
         }
     }
 
-    /// The number of a wanted page that was just sampled. `ahead` is told which number may be given to
-    /// another page next.
+    /// Number of a page that was just sampled. Calls `ahead` with the number that may be given to another page next.
     #[inline]
     pub fn touch(&mut self, wanted: &PageLookup, at: usize, ahead: impl Fn(u32)) -> PageNumber {
         let (page, number) = (wanted.pages[at], wanted.numbers[at]);
@@ -318,7 +313,7 @@ impl HotPages {
                 let old = std::mem::replace(&mut self.pages[number as usize], page);
                 self.heats[number as usize] = 1;
                 self.remove(old, number);
-                // What moved up may have left a place nearer to the page's own.
+                // Removing the old page may have freed an entry nearer to the new page's position.
                 let at = self.numbers.find(hash, |_| false);
                 self.numbers.insert(at, hash, number);
                 self.given_up += 1;
@@ -332,7 +327,7 @@ impl HotPages {
         PageNumber { number, new: true }
     }
 
-    /// Remembers a page that is not in the table; is it for the first time since the last cooling?
+    /// Remembers a page that is not in the table; is this its first sample since the last cooling?
     fn comes_first(&mut self, hash: u64) -> bool {
         let bit = left_out_bit(hash);
         let word = &mut self.left_out[bit / 64];
@@ -346,13 +341,12 @@ impl HotPages {
         self.numbers.remove(at);
     }
 
-    /// The next few pages, of which the coldest is to make way; at the end of the table those that are
-    /// left.
+    /// The next candidates for eviction; fewer at the end of the table.
     fn candidates(&self) -> Range<usize> {
         self.hand..(self.hand + CANDIDATES).min(self.heats.len())
     }
 
-    /// The coldest of the next few.
+    /// The coldest of the next candidates.
     fn coldest(&self) -> Coldest {
         let candidates = self.candidates();
         let begin = candidates.start;
@@ -364,10 +358,10 @@ impl HotPages {
         }
     }
 
-    /// The same, and those after them are the next.
+    /// Returns the coldest of the next candidates, and advances to the following ones.
     fn take_coldest(&mut self) -> Coldest {
         let is_still = |coldest: &Coldest| self.heats[coldest.number as usize] == coldest.heat;
-        // Until they cool, heats only rise.
+        // Between two coolings, counts only rise: an unchanged count is still the lowest.
         let coldest = self.expected.filter(is_still);
         let coldest = coldest.unwrap_or_else(|| self.coldest());
         let end = self.candidates().end;
@@ -375,7 +369,7 @@ impl HotPages {
         coldest
     }
 
-    /// Has what is known of the next coldest brought into the caches.
+    /// Determines the next coldest page and prefetches its state.
     fn expect_coldest(&mut self, ahead: impl Fn(u32)) {
         let coldest = self.coldest();
         self.expected = Some(coldest);
@@ -384,13 +378,13 @@ impl HotPages {
         ahead(coldest.number);
     }
 
-    /// The page that a number stands for.
+    /// The page with a number.
     pub fn page(&self, number: u32) -> Option<Page> {
         let page = *self.pages.get(number as usize)?;
         (self.number(&page) == Some(number)).then_some(page)
     }
 
-    /// The number that stands for a page.
+    /// The number of a page.
     pub fn number(&self, page: &Page) -> Option<u32> {
         let is_it = |number: u32| self.pages[number as usize] == *page;
         let at = self.numbers.find(hash(*page), is_it);
@@ -398,7 +392,7 @@ impl HotPages {
         (place != FREE).then_some(place as u32)
     }
 
-    /// An interval has passed: what was hot long ago cools down.
+    /// Halves all counts at the end of an interval.
     pub fn cool(&mut self) {
         for heat in &mut self.heats {
             *heat /= 2;
@@ -407,7 +401,7 @@ impl HotPages {
         self.left_out.fill(0);
     }
 
-    /// A process has ended, or has another address space now. The numbers of its pages, ascending.
+    /// Drops the pages of a process that has ended or has another address space. Returns their numbers, ascending.
     pub fn forget_process(&mut self, process: ProcessIndex) -> Vec<u32> {
         let of_process = |number: &u32| {
             let page = self.pages[*number as usize];

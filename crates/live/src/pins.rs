@@ -1,41 +1,41 @@
-//! Threads that a policy wants on another node, where the user asked for that.
+//! Pins of threads to nodes that a policy requests, if the user has allowed this.
 
 use nearpage_machine::CpuList;
 use rustc_hash::FxHashMap;
 
 use crate::kernel::Kernel;
 
-/// Threads of one process: which are to go where, and where those that went might run before.
+/// Pins of one process's threads: requested CPUs, and the affinity before.
 #[derive(Debug, Default)]
 pub struct Pins {
-    /// By thread id.
+    /// Requested CPUs by thread id.
     requested: FxHashMap<u32, CpuList>,
     before: FxHashMap<u32, CpuList>,
 }
 
 impl Pins {
-    /// A thread is to run on these CPUs.
+    /// Requests that a thread runs on these CPUs.
     pub fn request(&mut self, tid: u32, cpus: CpuList) {
         self.requested.insert(tid, cpus);
     }
 
-    /// Threads that are to go somewhere.
+    /// Number of requested pins.
     pub fn wanted(&self) -> usize {
         self.requested.len()
     }
 
-    /// Nothing is wanted any more.
+    /// Drops all requests.
     pub fn forget_wishes(&mut self) {
         self.requested.clear();
     }
 
-    /// Pins threads of process `pid`, each to those of its CPUs on which it may run; a thread that
-    /// may run on none of them stays. How many were pinned.
+    /// Pins threads of process `pid`, each to those of its requested CPUs on which it may run. A thread that may run on
+    /// none of them stays. Returns the number of pinned threads.
     pub fn carry_out(&mut self, kernel: &mut dyn Kernel, pid: u32) -> u64 {
         let mut pinned = 0;
         for (tid, cpus) in std::mem::take(&mut self.requested) {
             let Some(now) = kernel.affinity(pid, tid) else {
-                continue; // It has ended.
+                continue; // The thread has ended.
             };
             let before = self.before.get(&tid).unwrap_or(&now);
             let cpus: CpuList = cpus
@@ -52,7 +52,7 @@ impl Pins {
         pinned
     }
 
-    /// Lets threads run where they might before.
+    /// Restores the affinity that threads had before.
     pub fn undo(&mut self, kernel: &mut dyn Kernel, pid: u32) {
         for (tid, cpus) in self.before.drain() {
             kernel.set_affinity(pid, tid, &cpus);
@@ -115,7 +115,7 @@ mod tests {
         );
         assert_eq!(kernel.0[&1], list("2-3"));
         assert_eq!(kernel.0[&2], list("0-2"));
-        // From where it is now to what it might have done at first.
+        // From its current CPU to one that it was allowed at first.
         pins.request(1, list("6-7"));
         assert_eq!(pins.carry_out(&mut kernel, 9), 1);
         assert_eq!(kernel.0[&1], list("6-7"));

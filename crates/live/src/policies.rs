@@ -1,6 +1,6 @@
 //! The policies that can run live, by name.
 //!
-//! They are the simulator's. Those that need what no stock kernel offers are not among them.
+//! They are the simulator's policies, without those that need kernel features that stock kernels lack.
 
 use nearpage_online::{
     Action, Auto, AutoParameters, Carrefour, CarrefourParameters, Epoch, MigrateReplicate, Monitor,
@@ -10,29 +10,28 @@ use nearpage_online::{
 /// A policy with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LivePolicy {
-    /// Migration of hot pages (Verghese §3.2), and replication as far as a stock kernel has it.
+    /// Migration of hot pages (Verghese §3.2), and replication as far as a stock kernel supports it.
     MigrateReplicate {
-        /// Thresholds on counts of samples.
+        /// Thresholds in numbers of samples.
         thresholds: Thresholds,
-        /// `migrate-replicate`, and not `migrate`.
+        /// `migrate-replicate` if set, otherwise `migrate`.
         replicates: bool,
     },
-    /// ARS's algorithms (§4.1, §5.4).
+    /// The ARS policies (§4.1, §5.4).
     PushPull {
-        /// What is counted, by which node.
+        /// Variant of ARS.
         monitor: Monitor,
-        /// Its parameters.
+        /// Parameters of the variant.
         parameters: PushPullParameters,
     },
     /// Carrefour (§3).
     Carrefour(CarrefourParameters),
-    /// nearpage's own.
+    /// nearpage's policy `auto`.
     Auto(AutoParameters),
-    /// Decides nothing: for machines on which there is nothing to decide.
+    /// No decisions, for machines with nothing to decide.
     Watch,
 }
 
-/// [`LivePolicy::Watch`].
 struct Watch;
 
 impl OnlinePolicy for Watch {
@@ -47,22 +46,21 @@ impl OnlinePolicy for Watch {
     fn forget(&mut self, _: u32) {}
 }
 
-/// Samples that make a page hot, instead of 128 misses. The daemon sees samples of a kind that does
-/// not say how many misses each stands for.
+/// Number of samples that make a page hot, instead of 128 misses: samples do not tell how many misses each stands for.
 const TRIGGER_SAMPLES: u64 = 4;
 const HOLD_SAMPLES: u64 = 1;
-/// A second between checks, and ten between resets of counters, instead of milliseconds of full
-/// information: of cycles as many as a clock of 2.5 GHz has.
+/// A second between checks and ten between resets of counters, instead of the milliseconds for full information. Cycles
+/// assume a clock of 2.5 GHz.
 const CHECK_NS: u64 = 1_000_000_000;
 const RESET_CYCLES: u64 = 25_000_000_000;
 
-/// What a sample of a remote access is taken to save where remote memory takes twice as long as local memory: some tenths
-/// of the milliseconds of waiting that it stands for. What moving a page costs on a stock kernel, until moves have shown it.
+/// Assumed saving of a sampled remote access if remote memory takes twice as long as local memory: some tenths of the
+/// milliseconds of waiting that a sample stands for. `MOVE_NS`: cost of moving a page, until measured.
 const REMOTE_SAMPLE_NS: u64 = 500_000;
 const MOVE_NS: u64 = 10_000;
 
 impl LivePolicy {
-    /// The policy of that name, with parameters for samples.
+    /// The policy with this name, with parameters for samples.
     pub fn from_name(name: &str) -> Option<Self> {
         let replicates = match name {
             "migrate" => Some(false),
@@ -84,10 +82,10 @@ impl LivePolicy {
         if name == "watch" {
             return Some(Self::Watch);
         }
-        // It was called `traffic`, and is so in older logs and scripts.
+        // Earlier versions called `carrefour` `traffic`; logs and scripts still do.
         if name == "carrefour" || name == "traffic" {
             return Some(Self::Carrefour(CarrefourParameters {
-                // Threads are the scheduler's, unless someone asks.
+                // Threads are left to the scheduler unless the user allows moves.
                 clustering: 0,
                 ..CarrefourParameters::default()
             }));
@@ -122,7 +120,7 @@ impl LivePolicy {
         names
     }
 
-    /// Its name.
+    /// Name of the policy.
     pub fn name(&self) -> &'static str {
         match self {
             Self::MigrateReplicate {
@@ -136,13 +134,13 @@ impl LivePolicy {
         }
     }
 
-    /// Loads that take fewer cycles are none of its samples, where the hardware says how long they took; `None`: as
-    /// the sampler has it. Carrefour's are of the first level, too: what the prefetcher brought hits there (§3.3.1).
+    /// Minimum latency of sampled loads in cycles, if the hardware reports latencies; `None`: the sampler's default.
+    /// Carrefour also samples first-level hits, which include prefetched lines (§3.3.1).
     pub fn min_latency_cycles(&self) -> Option<u32> {
         matches!(self, Self::Carrefour(_)).then_some(0)
     }
 
-    /// Lets it move threads; `false`: it says nothing about threads.
+    /// Allows the policy to move threads; `false`: the policy never moves threads.
     pub fn moves_threads(&mut self) -> bool {
         match self {
             Self::Carrefour(parameters) => parameters.clustering = 1,
@@ -152,7 +150,7 @@ impl LivePolicy {
         true
     }
 
-    /// Sets a parameter by name; `false`: no parameter has that name.
+    /// Sets a parameter by name; `false`: there is no parameter of that name.
     ///
     /// # Errors
     /// A value outside its range.
@@ -166,7 +164,7 @@ impl LivePolicy {
         }
     }
 
-    /// Names and values of its parameters.
+    /// Names and values of the policy's parameters.
     pub fn parameters(&self) -> Vec<(String, String)> {
         match self {
             Self::MigrateReplicate { thresholds, .. } => thresholds
@@ -191,10 +189,10 @@ impl LivePolicy {
         }
     }
 
-    /// The policy, ready to decide. `distance`: between nodes, as the firmware says; empty where it does not.
+    /// The policy, ready to decide. `distance` has the firmware's distances between nodes, or is empty.
     ///
     /// # Errors
-    /// Parameters that contradict each other; a machine on which it makes no sense.
+    /// Parameters contradict each other, or the policy does not suit the machine.
     pub fn start(
         &self,
         setting: &Setting,

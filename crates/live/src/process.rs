@@ -1,4 +1,4 @@
-//! A process whose pages the daemon moves: what is still to be moved there, and what was.
+//! A process whose pages the daemon moves: its pending and past moves.
 
 use nearpage_machine::{CpuList, NodeId};
 use rustc_hash::FxHashMap;
@@ -11,48 +11,48 @@ use crate::mover::{Identity, Mover, Outcomes, PageMove, Round};
 use crate::pages::{HotPages, Page};
 use crate::pins::Pins;
 
-/// A process, and what the daemon knows about it from one interval to the next.
+/// A process, with the daemon's state about it between intervals.
 #[derive(Debug)]
 pub struct TargetProcess {
     identity: Identity,
-    /// Absent: another daemon has it, and it is left alone; or this one moves nothing, and keeps nobody from it.
+    /// Absent if another daemon has claimed the process, or if this daemon moves nothing and needs no claim.
     claim: Option<Claim>,
     guard: Guard,
     space: AddressSpace,
-    /// When the kernel may be asked again what the process allows, and when it must be.
+    /// Earliest and latest time of the next query of the address space.
     space_read_again_ns: u64,
     space_too_old_ns: u64,
-    /// It has mapped something since it was asked last.
+    /// The process has mapped memory since the last query.
     remapped: bool,
-    /// Where pages were before the first of them was moved, and their size.
+    /// Node of each moved page before its first move, and the page's size.
     origins: FxHashMap<Page, (NodeId, u64)>,
-    /// Moves that were not carried out yet. A policy says a thing once, and it may be said while
-    /// nothing is moved, or more is wanted than there is time for.
+    /// Moves that are not carried out yet. A policy requests a move only once, perhaps while nothing is moved or there
+    /// is too little time.
     pending: FxHashMap<Page, PageMove>,
     pins: Pins,
 }
 
-/// What an interval came to for a process.
+/// Actions on a process in an interval.
 #[derive(Debug, Default)]
 pub struct IntervalActions {
-    /// What was carried out.
+    /// Results of moves.
     pub round: Round,
-    /// Threads that were pinned.
+    /// Number of threads that were pinned.
     pub pinned: u64,
-    /// It was worse off: what was moved goes back.
+    /// The process lost more time than before, so its pages move back.
     pub moved_back: bool,
 }
 
-/// The kernel walks all pages of a process to say what it allows (12 ms for 200 MB in small pages):
-/// that takes at most this part of the time.
+/// Querying an address space makes the kernel walk all pages of the process (12 ms for 200 MB in small pages). It may
+/// take at most one part in this number of the time.
 const SPACE_READING_PART: u64 = 1000;
-/// And a process is not asked for more often than this, where it has mapped something…
+/// Minimum time between two queries if the process has mapped memory…
 const SPACE_READ_AGAIN_NS: u64 = 1_000_000_000;
-/// …and where it has not: pages become huge without a record, and policies are set.
+/// …and if it has not: pages become huge, or get a policy, without a record.
 const SPACE_UNCHANGED_NS: u64 = 10_000_000_000;
 
 impl TargetProcess {
-    /// Nothing was seen of it yet. `is_claimed`: it is to be this daemon's alone.
+    /// A process without observations. `is_claimed`: this daemon is to claim the process.
     pub fn new(identity: Identity, thresholds: GuardThresholds, is_claimed: bool) -> Self {
         Self {
             identity,
@@ -68,17 +68,17 @@ impl TargetProcess {
         }
     }
 
-    /// What it allows, as of late.
+    /// Address space at the last query.
     pub fn space(&self) -> &AddressSpace {
         &self.space
     }
 
-    /// How it is treated.
+    /// Stage of the process.
     pub fn stage(&self) -> Stage {
         self.guard.stage()
     }
 
-    /// May anything of it be moved by this daemon?
+    /// May this daemon move pages of the process?
     pub fn is_claimed(&self) -> bool {
         self.claim.is_some()
     }
@@ -88,14 +88,13 @@ impl TargetProcess {
         self.pending.contains_key(page)
     }
 
-    /// Moves that were not carried out yet.
+    /// Number of moves that are not carried out yet.
     #[cfg(test)]
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// Asks the kernel what it allows, if that is due; `remapped`: it has mapped something since the
-    /// last decision, or given it back.
+    /// Queries the address space, if that is due; `remapped`: memory was mapped or unmapped since the last decision.
     pub fn read_space(&mut self, kernel: &mut dyn Kernel, remapped: bool) {
         self.remapped |= remapped;
         let began_ns = kernel.now_ns();
@@ -112,9 +111,9 @@ impl TargetProcess {
         self.space_too_old_ns = ended_ns + pause_ns.max(SPACE_UNCHANGED_NS);
     }
 
-    /// Takes in new moves, at most `most` in all; what it does not allow is counted and not tried.
-    /// Drops those that came true by themselves (`seen_at`: where a page with a number was seen last)
-    /// and those whose pages have made way for hotter ones.
+    /// Takes in new moves, at most `most` in all. Moves that the address space forbids are counted and not tried. Drops
+    /// pending moves of pages that are on their target already (`seen_at` returns the last known node of a number) or
+    /// have left the table.
     pub fn take_in(
         &mut self,
         new: Vec<PageMove>,
@@ -139,23 +138,23 @@ impl TargetProcess {
         refused
     }
 
-    /// A thread of it is to run on these CPUs.
+    /// Requests that a thread of the process runs on these CPUs.
     pub fn pin(&mut self, tid: u32, cpus: CpuList) {
         self.pins.request(tid, cpus);
     }
 
-    /// Threads that were to go somewhere and have not yet stay.
+    /// Drops requests to pin threads that are not carried out yet.
     pub fn forget_pins(&mut self) {
         self.pins.forget_wishes();
     }
 
-    /// Leaves nothing behind: pinned threads may run where they might before.
+    /// Restores the affinity of pinned threads.
     pub fn let_go(&mut self, kernel: &mut dyn Kernel) {
         self.pins.undo(kernel, self.identity.pid);
     }
 
-    /// Judges the interval, in which the process lost `loss`, and moves what the guard allows until
-    /// `deadline_ns`. Remembers where at most `most` pages came from.
+    /// Judges the interval, in which the process lost `loss`, and moves pages as the guard allows until `deadline_ns`.
+    /// Remembers the origin of at most `most` pages.
     pub fn act(
         &mut self,
         loss: IntervalLoss,
@@ -168,13 +167,13 @@ impl TargetProcess {
         let back = self.origins.iter().map(|(&page, &(to, bytes))| PageMove {
             page,
             bytes,
-            // Unknown by now, and of no use.
+            // The current node is unknown here and not used.
             from: to,
             to,
         });
         let (back, _) = ready(back, mover);
         let was_holding = self.stage() == Stage::Holding;
-        // As much memory as so many pages of the usual size: a try with a huge page is a large one.
+        // Sizes are in usual pages, so that a trial with a huge page counts as large.
         let wanted_in_all = mover.usual_pages(&wanted) + self.pins.wanted();
         let verdict = self.guard.judge(loss, wanted_in_all, back.len());
         let mut acted = IntervalActions::default();
@@ -199,7 +198,7 @@ impl TargetProcess {
             Verdict::MoveBack => {
                 acted.moved_back = !was_holding;
                 if acted.moved_back {
-                    // What was wanted did harm.
+                    // The pending requests would do more harm.
                     self.pending.clear();
                     self.forget_pins();
                     self.let_go(kernel);
@@ -212,14 +211,14 @@ impl TargetProcess {
         }
         acted.round.outcomes.put_off += put_off;
         if self.stage() == Stage::Measuring {
-            // It is well as it is.
+            // The current placement is the new baseline.
             self.origins.clear();
         }
         acted
     }
 }
 
-/// Those that may be tried, in order of address, and how many may not.
+/// Moves that may be tried, in order of address, and the number of the others.
 fn ready(moves: impl Iterator<Item = PageMove>, mover: &Mover) -> (Vec<PageMove>, u64) {
     let (mut ready, put_off): (Vec<PageMove>, Vec<PageMove>) =
         moves.partition(|page_move| mover.may_try(&page_move.page));

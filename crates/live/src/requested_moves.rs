@@ -1,4 +1,4 @@
-//! From what a policy wants done to pages that are to move.
+//! Translates a policy's actions into moves of pages.
 
 use nearpage_machine::NodeId;
 use nearpage_online::{Action, ActionKind};
@@ -11,36 +11,35 @@ use crate::mover::PageMove;
 use crate::pages::{HotPages, ProcessIndex};
 use crate::process::TargetProcess;
 
-/// What a policy wants of one process after an interval.
+/// Moves that a policy requests of one process after an interval.
 #[derive(Debug, Default)]
 pub struct RequestedMoves {
-    /// In the order in which it asked for them last.
+    /// Moves in the order of the policy's last requests.
     pub pages: Vec<PageMove>,
-    /// How many of them stand for replicas.
+    /// Number of moves that interleave instead of replicating.
     pub replications_interleaved: u64,
 }
 
-/// What the requested moves are made from.
+/// Data for the translation.
 pub struct MoveRequests<'a> {
-    /// The machine's nodes, by position.
+    /// Numbers of the machine's nodes, by position.
     pub nodes: &'a [NodeId],
-    /// Bit n: the node at position n has memory.
+    /// Bit n is set: the node at position n has memory.
     pub memory_nodes: u64,
-    /// Size of a page.
+    /// Page size in bytes.
     pub page_bytes: u64,
-    /// What numbers stand for.
+    /// Pages by number.
     pub pages: &'a HotPages,
-    /// Where each page was seen last.
+    /// Last known node of each page.
     pub homes: &'a Homes,
-    /// How much room there is.
+    /// Free memory of the nodes.
     pub free: &'a FreeMemory,
-    /// Whose pages they are.
+    /// Processes of the pages.
     pub processes: &'a FxHashMap<ProcessIndex, TargetProcess>,
 }
 
 impl MoveRequests<'_> {
-    /// The last word on each page that is not where it should be. Those that are to be replicated are
-    /// interleaved from now on.
+    /// The last action on each page that is not on its target node. Replications become interleaving.
     pub fn requested_moves(
         &self,
         actions: &[Action],
@@ -48,7 +47,7 @@ impl MoveRequests<'_> {
     ) -> FxHashMap<ProcessIndex, RequestedMoves> {
         let mut last: FxHashMap<u32, usize> = FxHashMap::default();
         for (at, action) in actions.iter().enumerate() {
-            // There are no replicas to give up.
+            // No page has replicas that could be collapsed.
             if action.kind != ActionKind::Collapse {
                 last.insert(action.page, at);
             }
@@ -79,11 +78,11 @@ impl MoveRequests<'_> {
         let process = self.processes.get(&page.process)?;
         let (start, bytes) = process.space().page(page.address, self.page_bytes);
         if start != page.address {
-            return None; // It has become part of a huge page, which has a number of its own.
+            return None; // The page has become part of a huge page with another number.
         }
         let to = match action.kind {
-            // No stock kernel has replicas of one address in one process: readers on all nodes
-            // get an equal share of the distance, and controllers of the load.
+            // No stock kernel replicates one address in one process. Interleaving shares distances equally among
+            // readers on all nodes, and load among controllers.
             ActionKind::Replicate => self.interleaved(process, start / bytes)?,
             _ => action.node,
         };
@@ -96,8 +95,7 @@ impl MoveRequests<'_> {
         })
     }
 
-    /// The node on which the page of that number belongs when a process's pages are interleaved over
-    /// the nodes that it may use.
+    /// Node of the page with this number if a process's pages are interleaved over its allowed nodes.
     fn interleaved(&self, process: &TargetProcess, number: u64) -> Option<u16> {
         let usable: Vec<usize> = (0..self.nodes.len())
             .filter(|at| self.memory_nodes >> at & 1 == 1)

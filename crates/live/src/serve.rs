@@ -1,4 +1,4 @@
-//! Metrics for Prometheus, over HTTP.
+//! HTTP server of the metrics, for Prometheus.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use nearpage_http::{Answer, Gate, Head, Method, Server, Site};
 use crate::error::Error;
 use crate::metrics::Metrics;
 
-/// A server on a thread of its own, for as long as the process lives.
+/// A server on a thread of its own, until the process ends.
 #[derive(Clone, Debug)]
 pub struct MetricsServer {
     scrape: Arc<Mutex<Answer>>,
@@ -19,7 +19,7 @@ impl MetricsServer {
     /// Serves `http://ADDRESS/metrics`.
     ///
     /// # Errors
-    /// An address on which nobody can listen.
+    /// The server cannot listen on the address.
     pub fn start(address: &str) -> Result<Self, Error> {
         let refused = |error: std::io::Error| Error::Serve {
             address: address.to_owned(),
@@ -33,7 +33,7 @@ impl MetricsServer {
             gate: Gate::new(bound, None),
         });
         std::thread::spawn(move || {
-            // What fails does so at its start, for lack of memory or descriptors: whoever scrapes finds nobody there.
+            // Errors at the start (lack of memory or descriptors) leave the port without a server, as scrapers notice.
             let _ = server.serve(site);
         });
         Ok(Self {
@@ -42,18 +42,18 @@ impl MetricsServer {
         })
     }
 
-    /// Where it listens.
+    /// Address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What is served from now on.
+    /// Replaces the served metrics.
     pub fn show(&self, metrics: &Metrics) {
         *self.scrape.lock().expect("nobody panics with it") = scrape(metrics);
     }
 }
 
-/// What a scrape gets.
+/// Answer to a scrape.
 fn scrape(metrics: &Metrics) -> Answer {
     Answer {
         status: 200,
@@ -62,7 +62,7 @@ fn scrape(metrics: &Metrics) -> Answer {
     }
 }
 
-/// What is served: the latest scrape.
+/// The site with the latest scrape.
 struct Scraped {
     scrape: Arc<Mutex<Answer>>,
     gate: Gate,

@@ -1,11 +1,11 @@
-//! Who accessed whose memory.
+//! Accesses by the nodes of CPU and page.
 
 use nearpage_recording::AccessKind;
 
 use crate::decide::ObservedAccess;
 use crate::observer::Observer;
 
-/// Who accessed whose memory in an interval.
+/// Accesses of an interval by the nodes of CPU and page.
 pub struct Tally {
     nodes: usize,
     /// `[CPU's node × nodes + page's node]`.
@@ -17,7 +17,7 @@ pub struct Tally {
 type OfThread = [[u64; 2]; 2];
 
 impl Tally {
-    /// Nothing was seen yet.
+    /// A tally without accesses.
     pub fn of(nodes: usize, observer: &Observer) -> Self {
         Self {
             nodes,
@@ -26,7 +26,7 @@ impl Tally {
         }
     }
 
-    /// Takes in an access.
+    /// Counts an access.
     #[inline]
     pub fn count(&mut self, observed: &ObservedAccess) {
         let (node, home) = (usize::from(observed.node), usize::from(observed.home));
@@ -36,7 +36,7 @@ impl Tally {
         self.by_thread[observed.thread as usize][local][store] += 1;
     }
 
-    /// By node of the CPU and node of the page.
+    /// Accesses by node of the CPU and node of the page.
     pub fn traffic(&self) -> Vec<Vec<u64>> {
         self.traffic
             .chunks(self.nodes)
@@ -44,13 +44,13 @@ impl Tally {
             .collect()
     }
 
-    /// A thread's loads and fetches, and its stores.
+    /// Number of a thread's loads and fetches, and of its stores.
     pub fn reads_and_writes(&self, thread: usize) -> [u64; 2] {
         let [remote, local] = self.by_thread[thread];
         [remote[0] + local[0], remote[1] + local[1]]
     }
 
-    /// Of each process: local accesses, and all.
+    /// Number of local accesses and of all accesses, by process.
     pub fn local(&self, observer: &Observer) -> Vec<(u64, u64)> {
         let mut local = vec![(0, 0); observer.processes().len()];
         for (thread, [remote, ours]) in observer.threads().iter().zip(&self.by_thread) {

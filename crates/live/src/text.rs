@@ -1,4 +1,4 @@
-//! What is printed of an interval where nothing can be redrawn: lines.
+//! Text output of an interval in lines, for terminals that cannot be redrawn.
 
 use std::fmt::Write;
 
@@ -59,7 +59,7 @@ pub fn text(report: &Report, nodes: &[u16], dry_run: bool) -> String {
     text
 }
 
-/// Share of its time that a process lost to memory, and local share of its accesses.
+/// Share of its time that a process lost to memory, and local share of its accesses, as text.
 pub fn lost_and_local(process: &LoggedProcess) -> (String, String) {
     let percent = |per_1000: u32| format!("{} %", per_1000 / 10);
     let local = match process.accesses {
@@ -69,7 +69,7 @@ pub fn lost_and_local(process: &LoggedProcess) -> (String, String) {
     (percent(process.lost_per_1000), local)
 }
 
-/// How a process is treated, and what would not move.
+/// Stage of a process, and the pages that could not be moved, as text.
 pub fn stage(process: &LoggedProcess, dry_run: bool) -> String {
     let mut text = match dry_run {
         true => treatment(process, "watched"),
@@ -82,7 +82,7 @@ pub fn stage(process: &LoggedProcess, dry_run: bool) -> String {
     text
 }
 
-/// How a process is treated, in words.
+/// Stage of a process in words.
 pub fn treated(process: &LoggedProcess) -> String {
     let stage = match process.stage {
         Stage::Measuring => "measured first",
@@ -108,7 +108,7 @@ fn treatment(process: &LoggedProcess, stage: &str) -> String {
     text
 }
 
-/// Pages that would not move, by reason.
+/// Pages that could not be moved, by reason.
 pub fn not_moved(outcomes: &Outcomes) -> String {
     let reasons = outcomes.by_reason();
     let reasons = reasons
@@ -120,7 +120,7 @@ pub fn not_moved(outcomes: &Outcomes) -> String {
     reasons.join(", ")
 }
 
-/// The first decision of an interval, and why it was made.
+/// The first decision of an interval, and its reason.
 pub fn such_as(report: &Report, nodes: &[u16]) -> Option<String> {
     let action = report.entry.actions.first()?;
     let node = nodes
@@ -137,7 +137,7 @@ pub fn such_as(report: &Report, nodes: &[u16]) -> Option<String> {
     ))
 }
 
-/// Without control characters: a program may be called anything.
+/// Replaces control characters, because a program's name may contain any.
 pub fn printable(name: &str) -> String {
     let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     name.chars().map(shown).collect()

@@ -1,4 +1,4 @@
-//! The sampler before the daemon, and time.
+//! The main loop: sampler, daemon and time.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,18 +14,17 @@ use crate::free_memory::FreeMemory;
 use crate::kernel::Kernel;
 use crate::observer::Observer;
 
-/// Part of an interval that may go into moving pages. For the rest of it the samples that came in
-/// the meantime are taken in.
+/// Moving pages may take one part in this number of an interval. The rest is for taking in samples that came meanwhile.
 const ACTING_PART: u32 = 2;
 
-/// The longest wait for samples: a daemon that is told to end does so within it.
+/// Longest wait for samples, and so the longest time before the daemon reacts to a request to end.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The least rate: of a target that a policy leaves alone for now. Without any samples nobody would know when that
-/// ends, as accesses are counted by them.
+/// Lowest sampling rate, for targets that a policy does not manage at the moment. Accesses are counted by samples, so
+/// without samples the daemon could not notice that this changes.
 pub const RATE_MIN_HZ: f64 = 97.0;
 
-/// The rate that a policy wants; `None`: it does not say.
+/// The sampling rate that a policy requests; `None`: the policy does not request one.
 fn wanted_rate_hz(view: View, clock_hz: f64) -> Option<f64> {
     match view {
         View::Samples { cycles, .. } => Some(clock_hz / cycles.max(1) as f64),
@@ -34,11 +33,11 @@ fn wanted_rate_hz(view: View, clock_hz: f64) -> Option<f64> {
     }
 }
 
-/// Moves pages of the sampler's targets until they end or the daemon is told to end, and decides at the end of every
-/// interval. `each` is called with every report.
+/// Manages the sampler's targets until they end or the daemon is told to end, and decides at the end of every interval.
+/// `each` is called with every report.
 ///
 /// # Errors
-/// The sampler's, and a log that cannot be written. The targets go on in any case.
+/// The sampler fails, or the log cannot be written. The targets continue in any case.
 pub fn watch(
     mut sampler: Sampler,
     daemon: &mut Daemon,
@@ -57,7 +56,7 @@ pub fn watch(
         log,
         each,
     );
-    // Whatever ended it: no thread stays where it was pinned.
+    // Threads are unpinned after errors, too.
     daemon.let_go(kernel);
     Ok(sampler.finish(state?, &mut observer)?)
 }
@@ -83,7 +82,7 @@ fn until_over(
         if over || kernel.now_ns() >= next_ns {
             let free = FreeMemory::read(Path::new("/sys"), &nodes);
             let budget_ns = match over {
-                // Whoever ends must not start to move.
+                // The daemon is ending, so it starts no more moves.
                 true => 0,
                 false => interval_ns / u64::from(ACTING_PART),
             };

@@ -1,14 +1,14 @@
-//! The assumed bandwidth of memory controllers, for machines without figures.
+//! Assumed bandwidth of memory controllers, for machines whose description has no figures.
 //!
-//! The kernel tells nodes, CPUs and distances, but no bandwidths. Without an assumption, a planner would leave shared data
-//! on one node, as if its memory had no limit. So a node's controller is assumed to be half busy when all CPUs of the node
-//! wait for it: it serves, at its unloaded latency, two lines at a time for each of them.
+//! The kernel reports nodes, CPUs and distances, but no bandwidths. Without an assumption, a planner would leave shared
+//! data on one node, as if the node's memory had no limit. So a controller is assumed to be half busy when all CPUs of
+//! its node wait for it: at its unloaded latency, the controller serves two lines at a time for each of these CPUs.
 //!
-//! By the published figures of `carrefour-a`, `carrefour-b`, `xeon-2` and `epyc-8`, a controller serves 3 to 8 lines at a
-//! time for each CPU, and a CPU can request 8 to 22. How many a waiting CPU has requested depends on the program: one where
-//! it follows pointers, all where it streams. So a waiting CPU requests between 0.1 and 4 times its share of the
-//! controller. Half a share is assumed, about the geometric mean of the two.
-//! Nothing is assumed of links, as it is not known which exist.
+//! By the published figures of `carrefour-a`, `carrefour-b`, `xeon-2` and `epyc-8`, a controller serves 3 to 8 lines at
+//! a time for each CPU, and a CPU can request 8 to 22. The number that a waiting CPU has requested depends on the
+//! program: one line where the program follows pointers, all where it streams. So a waiting CPU requests between 0.1
+//! and 4 times its share of the controller. The assumption is half a share, about the geometric mean of these bounds.
+//! Links get no assumed bandwidth, because the kernel does not report which links exist.
 
 use nearpage_amount::bandwidth;
 
@@ -17,19 +17,18 @@ use crate::Machine;
 /// Lines that a controller serves at a time for each CPU of its node.
 const LINES_A_CPU: f64 = 2.0;
 
-/// A machine with what is assumed of it.
+/// A machine with an assumed memory bandwidth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assumed {
-    /// The machine, with a bandwidth of its memory.
+    /// The machine, including the assumed bandwidth.
     pub machine: Machine,
-    /// The assumption, and how to replace it by what is measured.
+    /// The assumption, and the way to replace it by a measured figure.
     pub words: String,
 }
 
 impl Machine {
-    /// The machine with an assumed bandwidth of its memory, where nothing was said of its CPUs'
-    /// speed, its controllers, directories, links or bandwidths. A description that says some of it
-    /// is taken at its word: what it leaves out has no limit ([`Machine::timing`]).
+    /// The machine with an assumed memory bandwidth. `None` if the description has any figure about CPU speed,
+    /// controllers, directories, links or bandwidths: then a missing figure means "no limit" ([`Machine::timing`]).
     pub fn with_assumed_bandwidth(&self) -> Option<Assumed> {
         let described = self.processor != Default::default()
             || self.memory != Default::default()
@@ -68,7 +67,7 @@ mod tests {
 
     #[test]
     fn all_cpus_of_a_node_keep_its_memory_half_busy() {
-        // Twelve lines of 64 bytes in 100 ns, ten times the distance.
+        // Twelve lines of 64 bytes per 100 ns; the latency is ten times the distance.
         let assumed = discovered("")
             .with_assumed_bandwidth()
             .expect("nothing is known");
@@ -94,8 +93,8 @@ mod tests {
         );
     }
 
-    /// A CPU that follows pointers asks for less than its share of a controller, one that streams for
-    /// more: on every machine whose figures are published.
+    /// On every machine with published figures, a CPU that follows pointers requests less than its share of a
+    /// controller, and a CPU that streams requests more.
     #[test]
     fn the_assumption_lies_within_what_is_published() {
         for name in ["carrefour-a", "carrefour-b", "xeon-2", "epyc-8"] {

@@ -1,4 +1,4 @@
-//! Devices that read and write memory by themselves, and the node that each is next to.
+//! Devices that access memory directly, and the node that each device is attached to.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CpuId, Machine, Node, NodeId};
 
-/// What a device does.
+/// Function of a device.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -22,7 +22,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// What names of such devices begin with.
+    /// Prefix of the names of such devices.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gpu => "gpu",
@@ -36,13 +36,13 @@ impl DeviceKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// What it does.
+    /// Function of the device.
     pub kind: DeviceKind,
-    /// Its number among those of its kind, by PCI address.
+    /// Number of the device among the devices of its kind, in order of PCI addresses.
     pub number: u32,
-    /// Its PCI address: `DOMAIN:BUS:DEVICE.FUNCTION`, hexadecimal.
+    /// PCI address, hexadecimal: `DOMAIN:BUS:DEVICE.FUNCTION`.
     pub pci: String,
-    /// The node that it is next to; absent where the firmware does not say.
+    /// Node next to the device; absent where the firmware does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
 }
@@ -62,17 +62,17 @@ impl Machine {
     }
 }
 
-/// Class codes (PCI Code and ID Assignment Specification): base class and subclass.
+/// PCI class codes (PCI Code and ID Assignment Specification): base class, or base class and subclass.
 const DISPLAY: u32 = 0x03;
 const PROCESSING_ACCELERATOR: u32 = 0x12;
 const ETHERNET: u32 = 0x02_00;
 const INFINIBAND: u32 = 0x02_07;
 const OTHER_NETWORK: u32 = 0x02_80;
 const NON_VOLATILE_MEMORY: u32 = 0x01_08;
-/// Makers of the displays of management controllers, which compute nothing: ASPEED, Matrox.
+/// Vendors of display devices in management controllers, which compute nothing: ASPEED, Matrox.
 const MANAGEMENT: [u32; 2] = [0x1a03, 0x102b];
 
-/// What a device of this class, base class and subclass, does; none where it is of no kind that matters here.
+/// Kind of a device with this base class and subclass; `None`: not a kind that nearpage reports.
 pub(crate) fn kind_of(class: u32, vendor: impl FnOnce() -> Option<u32>) -> Option<DeviceKind> {
     match (class >> 8, class) {
         (DISPLAY, _) => {
@@ -86,7 +86,7 @@ pub(crate) fn kind_of(class: u32, vendor: impl FnOnce() -> Option<u32>) -> Optio
     }
 }
 
-/// Devices with their numbers, of their kinds, PCI addresses and nodes.
+/// Sorts devices by kind and PCI address, and numbers them.
 pub(crate) fn numbered(
     found: impl IntoIterator<Item = (DeviceKind, String, Option<NodeId>)>,
 ) -> Vec<Device> {
@@ -108,7 +108,7 @@ pub(crate) fn numbered(
     devices
 }
 
-/// The node that has all of these CPUs; CPUs of no node count for none.
+/// The node that contains all of the CPUs, not counting CPUs that are on no node.
 pub(crate) fn node_next_to(cpus: &[CpuId], nodes: &[Node]) -> Option<NodeId> {
     let node_of = |cpu: &CpuId| nodes.iter().find(|node| node.cpus.contains(cpu));
     let mut places = cpus.iter().filter_map(node_of).map(|node| node.id);

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of reading and validating machines.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use crate::{CpuId, DeviceKind, NodeId};
 use nearpage_amount::counted;
 
-/// Why there is no machine. Every message names the file and what to do about it, where something
-/// can be done.
+/// Why a machine cannot be read. Every message names the file and, where possible, a remedy.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
@@ -35,7 +34,7 @@ pub enum Error {
     Unknown { argument: String, presets: String },
 }
 
-/// Where 0 itself is wrong, it makes no sense.
+/// Ends the message about a figure: 0 is allowed for some figures, so the text mentions it unless the value is 0.
 fn or_zero(value: f64) -> &'static str {
     match value {
         0.0 => "",
@@ -43,7 +42,7 @@ fn or_zero(value: f64) -> &'static str {
     }
 }
 
-/// What is impossible about a machine.
+/// Inconsistency in a machine's description.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Fault {

@@ -1,4 +1,4 @@
-//! What is known of the memory's speed from node to node: matrices that may have gaps.
+//! Latency and bandwidth from node to node, as matrices with gaps.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::validate::{entries, square};
 use crate::{Fault, Machine, NodeId};
 
-/// A square of figures by position in [`Machine::nodes`], `[CPU's node][memory's node]`; `None`
-/// (`nan` in TOML, `null` in JSON) where a figure is not known: a node without CPUs accesses nothing.
+/// A square matrix by position in [`Machine::nodes`], `[CPU's node][memory's node]`. `None` (`nan` in TOML, `null` in
+/// JSON): the figure is unknown, or the node has no CPUs that could access memory.
 pub type Matrix = Vec<Vec<Option<f64>>>;
 
 /// Bandwidth between nodes, in bytes that programs load or store per second with all CPUs of a node
@@ -36,7 +36,7 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Those that are known: key, words, matrix.
+    /// The known matrices: key, words, matrix.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = (&'static str, &'static str, &Matrix)> {
         [
             ("read_bytes_per_s", "read", &self.read_bytes_per_s),
@@ -47,7 +47,7 @@ impl Bandwidth {
         .filter_map(|(key, words, matrix)| Some((key, words, matrix.as_ref()?)))
     }
 
-    /// The greatest of all reads.
+    /// The highest read bandwidth of any pair of nodes.
     pub(crate) fn greatest_read_bytes_per_s(&self) -> Option<f64> {
         let rates = self.read_bytes_per_s.iter().flatten().flatten();
         rates.copied().flatten().max_by(f64::total_cmp)
@@ -58,7 +58,7 @@ impl Bandwidth {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadedLatency {
-    /// The node, CPUs and memory.
+    /// The node of the CPUs and of the memory.
     pub node: NodeId,
     /// Bytes that the other CPUs read per second.
     pub bandwidth_bytes_per_s: f64,
@@ -67,7 +67,7 @@ pub struct LoadedLatency {
 }
 
 impl Machine {
-    /// Squares of positive numbers.
+    /// Checks that matrices are square and have positive figures.
     pub(crate) fn validate_figures(&self) -> Result<(), Fault> {
         let matrices = [
             ("latency_ns", &self.latency_ns),
@@ -123,13 +123,13 @@ impl Machine {
     }
 }
 
-/// The matrix, if there is any figure in it.
+/// The matrix, or `None` if it has no known figure.
 pub(crate) fn if_known(matrix: Matrix) -> Option<Matrix> {
     let known = matrix.iter().flatten().any(Option::is_some);
     known.then_some(matrix)
 }
 
-/// TOML has no null: `nan` is not known.
+/// Reads a matrix in which `nan` stands for an unknown figure, because TOML has no null.
 pub(crate) fn optional_matrix<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Matrix>, D::Error> {
@@ -160,9 +160,9 @@ mod tests {
         );
         let weight = |cpu, memory| machine.weight(NodeId(cpu), NodeId(memory)).expect("node");
         assert_eq!((weight(0, 0), weight(0, 2)), (90.0, 300.0));
-        // The opposite direction.
+        // Taken from the opposite direction.
         assert_eq!((weight(0, 1), weight(2, 0)), (150.0, 300.0));
-        // 9, 7.5 and 7.5 ns to a unit of distance.
+        // Scaled from the distance: 9, 7.5 and 7.5 ns per unit.
         assert!((weight(1, 1) - 80.0).abs() < 1e-9);
         assert!((weight(1, 2) - 240.0).abs() < 1e-9);
         let timing = machine.timing().expect("timing");

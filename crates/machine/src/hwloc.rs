@@ -1,7 +1,6 @@
-//! Machines that hwloc wrote as XML (`lstopo --of xml`), versions 1 and 2 of its format (and 3,
-//! which differs in nothing that is read here).
+//! Machines in hwloc's XML (`lstopo --of xml`), versions 1 and 2 of the format, and 3 as far as it is read here.
 //!
-//! | here | there |
+//! | machine | XML |
 //! | --- | --- |
 //! | node | `NUMANode`: `os_index`, `local_memory`; the `Machine` itself where there is none |
 //! | CPUs | `PU`s in the node's `cpuset` |
@@ -33,19 +32,17 @@ use crate::{
     Cache, CacheKind, CpuId, CpuList, Error, Machine, MemoryCache, MemoryKind, Node, NodeId, Number,
 };
 
-/// Elements of a document at most: a machine of thousands of CPUs, with all its devices, has some
-/// 100,000.
+/// Maximum number of XML elements. A machine with thousands of CPUs and all its devices has some 100,000.
 const ELEMENTS_MAX: u32 = 4_000_000;
-/// The most that TOML can hold.
+/// Largest size that TOML can represent.
 const BYTES_MAX: u64 = i64::MAX as u64;
-/// Nodes at most: what the kernel can be configured for (`NODES_SHIFT` of 10).
+/// Maximum number of nodes that the kernel can be configured for (`NODES_SHIFT` of 10).
 const NODES_MAX: usize = 1024;
 impl Machine {
-    /// Reads hwloc's XML; `origin` names it in messages, and the machine.
+    /// Reads hwloc's XML; `origin` is the text's name in messages and the machine's name if the text has none.
     ///
     /// # Errors
-    /// Text that is not XML or not hwloc's, values that make no sense, and machines that cannot be
-    /// ([`Machine::validate`]).
+    /// The text is not XML or not hwloc's, a value is invalid, or the machine is ([`Machine::validate`]).
     pub fn from_hwloc_xml(text: &str, origin: &str) -> Result<Self, Error> {
         let options = ParsingOptions {
             allow_dtd: true,
@@ -71,19 +68,19 @@ impl Machine {
     }
 }
 
-/// Where in the text, and what is wrong there.
+/// Position in the text, and a message.
 type Problem = (usize, String);
 
 fn problem<T>(element: Element, message: impl Into<String>) -> Result<T, Problem> {
     Err((element.range().start, message.into()))
 }
 
-/// A memory node, still with its set of CPUs.
+/// A memory node and its set of CPUs, which may overlap other nodes' sets.
 struct Numa<'a, 'input> {
     element: Element<'a, 'input>,
     id: NodeId,
     cpus: CpuList,
-    /// Elements between it and the root: what version 1 calls depth.
+    /// Number of elements between the node and the root: the depth in version 1.
     depth: usize,
 }
 
@@ -161,7 +158,7 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
     Ok(machine)
 }
 
-/// The memory nodes: of version 1 and a machine with one memory, the machine itself.
+/// The memory nodes. In version 1, a machine with one memory has no such element, and the machine itself is the node.
 fn numa<'a, 'input>(
     elements: &[Element<'a, 'input>],
     whole: Element<'a, 'input>,
@@ -191,7 +188,7 @@ fn numa<'a, 'input>(
     Ok(numa)
 }
 
-/// The nodes by number, each with its own of these CPUs, and the CPUs of no node.
+/// The nodes by number with their CPUs, and the CPUs that are on no node.
 fn nodes(numa: &[Numa], cpus: &BTreeMap<CpuId, Element>) -> Result<(Vec<Node>, CpuList), Problem> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut homeless = Vec::new();
@@ -215,7 +212,7 @@ fn nodes(numa: &[Numa], cpus: &BTreeMap<CpuId, Element>) -> Result<(Vec<Node>, C
             .min_by_key(|(_, node)| (node.cpus.as_slice().len(), node.id));
         let home = match home {
             Some((_, node)) => Some(node.id),
-            // One that is there says itself which CPUs are its own.
+            // A node that is listed has its own CPU set, so the CPU cannot be on it.
             None => hidden_node(element, &all)?.filter(|id| numa.iter().all(|node| node.id != *id)),
         };
         let Some(id) = home else {
@@ -236,7 +233,7 @@ fn nodes(numa: &[Numa], cpus: &BTreeMap<CpuId, Element>) -> Result<(Vec<Node>, C
     Ok((nodes, homeless.into_iter().collect()))
 }
 
-/// The kind of a node's memory, as hwloc's subtype says it.
+/// The kind of a node's memory according to hwloc's subtype.
 fn memory_kind(node: Element) -> Option<MemoryKind> {
     let subtype = node.attribute("subtype").or_else(|| info(node, "Type"))?;
     match subtype {
@@ -248,7 +245,7 @@ fn memory_kind(node: Element) -> Option<MemoryKind> {
     }
 }
 
-/// Caches in front of the nodes inside of them: `MemCache`.
+/// Caches in front of the memory nodes that they contain: `MemCache`.
 fn memory_caches(
     root: Element,
     positions: &BTreeMap<NodeId, usize>,
@@ -282,8 +279,8 @@ fn memory_caches(
     Ok(caches)
 }
 
-/// The node of a CPU whose memory is hidden: the first of its `complete_nodeset`, or of what it is in. `all` are the numbers
-/// that nodes can have.
+/// The node of a CPU whose memory is hidden: the first node in the `complete_nodeset` of the CPU or of the closest
+/// ancestor that has one. `all`: numbers that nodes can have.
 fn hidden_node(cpu: Element, all: &CpuList) -> Result<Option<NodeId>, Problem> {
     for object in cpu
         .ancestors()
@@ -296,7 +293,7 @@ fn hidden_node(cpu: Element, all: &CpuList) -> Result<Option<NodeId>, Problem> {
     Ok(None)
 }
 
-/// Each kind of cache once. Notes those that are left out, as hwloc writes 0 for what it does not know.
+/// The distinct kinds of caches. hwloc writes 0 for unknown sizes; such caches are left out with a note.
 fn caches(
     objects: &[Element],
     cpus: &CpuList,
@@ -319,7 +316,7 @@ fn caches(
     Ok(caches)
 }
 
-/// Sizes of pages but 0, in order.
+/// Known page sizes, ascending.
 fn page_sizes(root: Element) -> Result<BTreeSet<u64>, Problem> {
     let mut page_sizes = BTreeSet::new();
     for page in root
@@ -332,7 +329,7 @@ fn page_sizes(root: Element) -> Result<BTreeSet<u64>, Problem> {
     Ok(page_sizes)
 }
 
-/// The product's name, or the file's.
+/// The product's name, or the name of the file.
 fn name(whole: Element, origin: &str) -> String {
     let product = info(whole, "DMIProductName").map(str::trim);
     let file = || {
@@ -344,12 +341,12 @@ fn name(whole: Element, origin: &str) -> String {
 }
 
 fn source(root: Element, whole: Element) -> String {
-    // Version 3 has it at the root.
+    // In version 3 the root has the attribute.
     let version = info(whole, "hwlocVersion").or_else(|| info(root, "hwlocVersion"));
     format!("hwloc {}", version.unwrap_or("XML"))
 }
 
-/// `<info name= value=>` directly inside.
+/// Value of the `<info name= value=>` with this name directly inside the element.
 fn info<'a>(element: Element<'a, '_>, name: &str) -> Option<&'a str> {
     element
         .children()
@@ -374,7 +371,7 @@ fn cache(object: Element, cpus: &CpuList) -> Result<Option<Cache>, Problem> {
         },
         size_bytes: number(object, "cache_size", BYTES_MAX)?,
         line_bytes: number(object, "cache_linesize", u32::MAX)?,
-        // -1: fully associative.
+        // -1 means fully associative.
         associativity: match object.attribute("cache_associativity") {
             None | Some("-1") => 0,
             Some(_) => number(object, "cache_associativity", u32::MAX)?,

@@ -1,30 +1,31 @@
-//! What a simulated machine's interconnect carries beside data, and what its CPUs fetch ahead.
+//! Coherence traffic on a simulated machine's interconnect, and the prefetchers of its CPUs.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Fault, Timing};
 
-/// Packets of a coherence protocol (`[coherence]`), as AMD's coherent HyperTransport: the request goes to the home node
-/// of the line, which sends probes to all other nodes. These answer the node that asked, the home node sends the line,
-/// and the node that asked says when it has it. With a directory there are no probes: their packets have no bytes.
+/// Packets of a coherence protocol such as AMD's coherent HyperTransport (`[coherence]`). The requesting node sends a
+/// request to the line's home node, which sends probes to all other nodes. Each of these answers the requesting node.
+/// The home node sends the line, and the requesting node confirms its arrival. With a directory there are no probes:
+/// set the bytes of probes and their answers to 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Coherence {
     /// A request for a line, or the announcement of a line that is written back.
     pub request_bytes: u32,
-    /// A probe. The home node sends it once over each link of its ways to all other nodes.
+    /// A probe. The home node sends a probe once over each link of its routes to all other nodes.
     pub probe_bytes: u32,
     /// A node's answer to a probe.
     pub probe_response_bytes: u32,
-    /// What precedes a line of data.
+    /// Header in front of a line of data.
     pub data_header_bytes: u32,
-    /// The end of a transaction: to the home node that a line has come, from there that it is written.
+    /// End of a transaction: to the home node when a line has arrived, or from there when a line is written back.
     pub done_bytes: u32,
 }
 
 impl Coherence {
-    /// Keys and values, as the machine file has them.
+    /// Keys in the machine file, and values.
     pub(crate) fn pairs(&self) -> [(&'static str, u32); 5] {
         [
             ("request_bytes", self.request_bytes),
@@ -36,20 +37,20 @@ impl Coherence {
     }
 }
 
-/// What a CPU asks the memory of a node for.
+/// Kind of a request from a CPU to the memory of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A line.
+    /// Reads a line.
     Line,
-    /// To be the only one that has a line, which its cache has already.
+    /// Makes a line exclusive that the CPU's cache already has.
     Upgrade,
-    /// To take a line back.
+    /// Writes a line back to memory.
     WriteBack,
 }
 
 impl Timing {
-    /// What each link carries of a request from a CPU of node `cpu` to the memory of node `home`: data alone, or the
-    /// packets of a coherence protocol as well. Links on the way are named, even where what goes over them does not count.
+    /// Bytes on each link for a request from a CPU of node `cpu` to the memory of node `home`: data alone, or also the
+    /// packets of a coherence protocol. Links of the route are listed even if their bytes are not counted.
     pub fn link_bytes(&self, request: Request, cpu: usize, home: usize) -> Vec<(u16, u64)> {
         let mut carried = Carried {
             timing: self,
@@ -77,7 +78,7 @@ impl Timing {
     }
 }
 
-/// Bytes over each link; `None`: nothing goes over it.
+/// Bytes on each link; `None`: the link is not used.
 struct Carried<'a> {
     timing: &'a Timing,
     by_link: Vec<Option<u64>>,
@@ -90,7 +91,7 @@ impl Carried<'_> {
         }
     }
 
-    /// The request, probes from the home node, and the answers to these.
+    /// Adds the request, the probes from the home node, and their answers.
     fn transaction(&mut self, packets: &Coherence, cpu: usize, home: usize) {
         let nodes = self.timing.latency_ns.len();
         self.along(cpu, home, packets.request_bytes);
@@ -107,25 +108,25 @@ impl Carried<'_> {
     }
 }
 
-/// Most streams that a prefetcher follows.
+/// Maximum number of streams of a prefetcher.
 const STREAMS_MAX: u32 = 256;
-/// Most accesses that a prefetcher is ahead.
+/// Maximum number of steps that a prefetcher is ahead.
 const AHEAD_MAX: u32 = 16;
 
-/// A CPU's own prefetcher (`[prefetcher]`): it follows streams of misses at even distances within a page.
+/// A CPU's hardware prefetcher (`[prefetcher]`), which follows streams of misses at equal distances within a page.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prefetcher {
-    /// Streams that it follows at once.
+    /// Number of streams that the prefetcher follows at once.
     pub streams: u32,
-    /// So many steps of the stream after the current one is what it fetches.
+    /// Number of steps by which the prefetched access is ahead of the current access.
     pub steps_ahead: u32,
-    /// The longest step of a stream that it follows, in lines.
+    /// Longest step of a stream that the prefetcher follows, in lines.
     pub stride_lines_max: u32,
 }
 
 impl Prefetcher {
-    /// Keys, with the table's name, and values.
+    /// Keys in the machine file, including the table's name, and values.
     pub(crate) fn pairs(&self) -> [(&'static str, u32); 3] {
         [
             ("prefetcher.streams", self.streams),

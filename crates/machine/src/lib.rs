@@ -1,10 +1,8 @@
-//! A machine as nearpage sees it: memory nodes, the CPUs on them, caches, and what it costs to
-//! reach the memory of one node from the CPUs of another.
+//! A NUMA machine: memory nodes, their CPUs, caches, and the cost of access from one node to another's memory.
 //!
 //! A [`Machine`] is read from the running system ([`Machine::local`]), from another machine's `/sys`
-//! ([`Machine::from_sysfs`]), from a TOML file ([`Machine::from_toml`]) or hwloc's XML
-//! ([`Machine::from_hwloc_xml`]), or taken from the [presets](preset); [`Measurement`] fills in what the system does not say about its memory.
-//! Nothing here decides anything.
+//! ([`Machine::from_sysfs`]), from a TOML file ([`Machine::from_toml`]) or hwloc's XML ([`Machine::from_hwloc_xml`]),
+//! or taken from the [presets](preset). [`Measurement`] measures latencies and bandwidths.
 //!
 //! ```
 //! use nearpage_machine::{Machine, NodeId, NodeList, ThreadPlacement, preset, thread_cpus};
@@ -12,7 +10,7 @@
 //! let machine: Machine = preset("opteron-4").unwrap();
 //! // A CPU on node 1 waits 172 ns for memory on node 3: two hops.
 //! assert_eq!(machine.weight(NodeId(1), NodeId(3)), Some(172.0));
-//! // Eight threads on four CPUs, neighbours together.
+//! // Eight threads on four CPUs; consecutive threads share a CPU.
 //! let cpus = thread_cpus(&machine, 8, ThreadPlacement::Compact, None);
 //! assert_eq!(machine.node_of(cpus[7]), Some(NodeId(3)));
 //! let nodes = NodeList::parse_among("!0", &machine.node_ids()).unwrap();
@@ -89,20 +87,19 @@ impl fmt::Display for CpuId {
     }
 }
 
-/// One memory node.
+/// A memory node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Its number.
+    /// Number of the node.
     pub id: NodeId,
-    /// Its CPUs, ascending; empty for a memory-only node. In TOML a list of numbers, or a text in
-    /// the kernel's format: `"0-5,24-29"`.
+    /// CPUs of the node, ascending; empty for a memory-only node. In TOML a list, or text such as `"0-5,24-29"`.
     #[serde(default, deserialize_with = "toml_file::cpus")]
     pub cpus: Vec<CpuId>,
     /// Memory installed, in bytes; absent where unknown, 0 for a node that has CPUs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// What its memory is, where it is not the CPUs' ordinary memory.
+    /// Kind of the memory, where it is not the CPUs' ordinary memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_kind: Option<MemoryKind>,
 }
@@ -121,11 +118,11 @@ pub enum MemoryKind {
     Persistent,
 }
 
-/// CPUs of one kind, where a machine has several (`[[cpu_kind]]`).
+/// CPUs of one kind, on machines with several kinds (`[[cpu_kind]]`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CpuKind {
-    /// What the kernel calls them (`cpu_core`, `cpu_atom`), or what tells them apart.
+    /// The kernel's name of the kind (`cpu_core`, `cpu_atom`), or another distinguishing name.
     pub name: String,
     /// The CPUs, ascending.
     #[serde(deserialize_with = "toml_file::cpus")]
@@ -136,7 +133,7 @@ pub struct CpuKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryCache {
-    /// The node.
+    /// Node whose memory is cached.
     pub node: NodeId,
     /// 1 is nearest to the memory.
     pub level: u8,
@@ -147,13 +144,13 @@ pub struct MemoryCache {
     pub line_bytes: Option<u32>,
 }
 
-/// One kind of cache, as every CPU (or group of CPUs) of the machine has it.
+/// One kind of cache; every CPU, or group of CPUs, of the machine has such a cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
     /// 1 is nearest to the CPU.
     pub level: u8,
-    /// What it holds.
+    /// Contents of the cache.
     pub kind: CacheKind,
     /// Capacity in bytes.
     pub size_bytes: u64,
@@ -162,26 +159,26 @@ pub struct Cache {
     /// Ways; 0 where unknown.
     #[serde(default)]
     pub associativity: u32,
-    /// CPUs that share one of them.
+    /// Number of CPUs that share a cache.
     pub shared_by_cpus: u32,
     /// Time of a hit in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<f64>,
 }
 
-/// Where the kernel uses huge pages by itself, as `transparent_hugepage/enabled` says.
+/// Memory for which the kernel uses huge pages by itself (`transparent_hugepage/enabled`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TransparentHugePages {
-    /// For all anonymous memory.
+    /// All anonymous memory.
     Always,
-    /// Where a program asks for them.
+    /// Memory for which a program asks for huge pages.
     Madvise,
-    /// Nowhere.
+    /// No memory.
     Never,
 }
 
-/// What a cache holds.
+/// Contents of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheKind {
@@ -197,15 +194,15 @@ pub enum CacheKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// `local`, a preset's name, or what a file says.
+    /// `local`, a preset's name, or the name in a file.
     pub name: String,
-    /// Where the figures come from, in words.
+    /// Source of the figures, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// The year in which machines of this kind came out, or were described.
+    /// Year in which such machines were introduced or described.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub year: Option<u16>,
-    /// What is assumed of it, missing or left out, in words.
+    /// Assumptions about the machine, and data that is missing or left out, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Page size in bytes.
@@ -213,12 +210,11 @@ pub struct Machine {
     /// Huge page size in bytes, where the machine has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_page_bytes: Option<u64>,
-    /// Where the kernel uses huge pages by itself; absent where unknown.
+    /// Memory for which the kernel uses huge pages by itself; absent where unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transparent_huge_pages: Option<TransparentHugePages>,
-    /// Unloaded load latency in nanoseconds, as far as it is known: a node without CPUs has a row of
-    /// `nan` in TOML. [`Machine::weight`] fills in the others. It need not be symmetric (Marathe
-    /// Table 2 is not).
+    /// Unloaded load latency in nanoseconds. The row of a node without CPUs is `nan` in TOML; [`Machine::weight`] fills
+    /// in unknown figures. The matrix need not be symmetric (Marathe Table 2 is not).
     #[serde(
         default,
         deserialize_with = "figures::optional_matrix",
@@ -236,14 +232,14 @@ pub struct Machine {
     /// Bandwidth between nodes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub bandwidth: Bandwidth,
-    /// Latency of memory that is busy, by node and then ascending in bandwidth.
+    /// Latency of memory under load, by node and then ascending in bandwidth.
     #[serde(
         default,
         rename = "loaded_latency",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub loaded_latencies: Vec<LoadedLatency>,
-    /// SMT siblings: the CPUs of each core that has more than one, the one to use first first.
+    /// SMT siblings: the CPUs of each core with more than one CPU, in the order in which they should be used.
     #[serde(
         default,
         deserialize_with = "toml_file::cores",
@@ -269,10 +265,10 @@ pub struct Machine {
     /// Memory nodes, ascending by number.
     #[serde(default, rename = "node")]
     pub nodes: Vec<Node>,
-    /// Speed of its CPUs. This and what follows matters to simulations only.
+    /// Speed of the CPUs. This field and the following ones matter to simulations only.
     #[serde(default, skip_serializing_if = "is_default")]
     pub processor: Processor,
-    /// TLBs of a CPU, the one that is looked up first first.
+    /// TLBs of a CPU, in the order of look-up.
     #[serde(default, rename = "tlb", skip_serializing_if = "Vec::is_empty")]
     pub tlbs: Vec<Tlb>,
     /// Memory controllers and directories.
@@ -281,19 +277,19 @@ pub struct Machine {
     /// Links between nodes.
     #[serde(default, rename = "link", skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
-    /// Ways over the links that are not the shortest.
+    /// Routes over the links that are not the shortest.
     #[serde(default, rename = "route", skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
-    /// What keeping caches coherent sends over links beside data.
+    /// Packets of the coherence protocol, besides data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coherence: Option<Coherence>,
-    /// What CPUs fetch ahead of misses.
+    /// Hardware prefetcher of the CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefetcher: Option<Prefetcher>,
-    /// What it costs to move a page.
+    /// Cost of moving a page.
     #[serde(default, skip_serializing_if = "is_default")]
     pub moves: Moves,
-    /// What accesses cost in energy.
+    /// Energy of accesses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy: Option<Energy>,
 }
@@ -302,14 +298,13 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// ACPI's distance of a node to itself.
+/// Local distance in ACPI's SLIT.
 const DISTANCE_LOCAL: u32 = 10;
-/// What Linux takes for the distance of two nodes where the firmware has no table
-/// (`REMOTE_DISTANCE` in include/linux/topology.h).
+/// Linux's distance of two nodes without a firmware table (`REMOTE_DISTANCE` in include/linux/topology.h).
 const DISTANCE_REMOTE: u32 = 20;
 
 impl Machine {
-    /// A machine of which nothing but its nodes is known, with pages of 4 KiB.
+    /// A machine with these nodes, pages of 4 KiB and no other data.
     pub fn of_nodes(name: String, nodes: Vec<Node>) -> Self {
         Self {
             name,
@@ -341,12 +336,12 @@ impl Machine {
         }
     }
 
-    /// The machine that `argument` names: `local` (read from `sys_root`, `/sys` but in tests), a
-    /// preset, or a path: of a folder or an archive with another machine's `/sys`
-    /// ([`Machine::from_sysfs`]), of hwloc's XML where its name ends in `.xml`, else of TOML.
+    /// The machine that `argument` names: `local` (read from `sys_root`, which is `/sys` outside of tests), a preset,
+    /// or a path. The path leads to a folder or archive with another machine's `/sys` ([`Machine::from_sysfs`]), to
+    /// hwloc's XML if its name ends in `.xml`, or to TOML.
     ///
     /// # Errors
-    /// A name that is none of these, or a file that is damaged.
+    /// The argument names no machine, or the file is damaged.
     pub fn by_name_or_path(argument: &str, sys_root: &Path) -> Result<Self, Error> {
         if argument == "local" {
             return Self::local(sys_root);
@@ -355,7 +350,7 @@ impl Machine {
             return Ok(machine);
         }
         let path = Path::new(argument);
-        // What looks like a path is meant as one, so that the message says why it cannot be read.
+        // An argument that looks like a path is read as one, so that the message says why the file cannot be read.
         let looks_like_path = argument.contains('/')
             || path
                 .extension()
@@ -402,12 +397,12 @@ impl Machine {
             .map(|node| node.id)
     }
 
-    /// All nodes' numbers, ascending.
+    /// Numbers of all nodes, ascending.
     pub fn node_ids(&self) -> Vec<NodeId> {
         self.nodes.iter().map(|node| node.id).collect()
     }
 
-    /// Nodes that pages can be put on: all but those that are known to have no memory.
+    /// All nodes except those that are known to have no memory.
     pub fn nodes_with_memory(&self) -> Vec<NodeId> {
         self.nodes
             .iter()
@@ -424,17 +419,17 @@ impl Machine {
             .collect()
     }
 
-    /// CPUs of a node, of the one with the fewest of those that have any.
+    /// Number of CPUs of the node with the fewest CPUs, not counting nodes without CPUs.
     pub fn cpus_per_node(&self) -> u32 {
         let counts = self.nodes.iter().map(|node| node.cpus.len() as u32);
         counts.filter(|&cpus| cpus > 0).min().unwrap_or(0)
     }
 
-    /// What an access from a CPU on `cpu_node` to memory on `memory_node` costs: nanoseconds where
-    /// any latency is known, otherwise distances, otherwise Linux's 10 and 20. Figures of one machine
-    /// compare with each other only. A latency that is not known is taken to be that of the opposite
-    /// direction, else the distance times the nanoseconds that a unit of distance stands for: in the
-    /// CPU node's access to itself, else on average over what is known. `None`: no such node.
+    /// Cost of an access from a CPU on `cpu_node` to memory on `memory_node`: nanoseconds if the machine has any
+    /// latency, otherwise distances, otherwise Linux's 10 and 20. Weights of different machines cannot be compared. An
+    /// unknown latency is taken from the opposite direction. If that is unknown, too, it is the distance times the
+    /// nanoseconds per unit of distance of the CPU node's own memory, or else their mean over all known latencies.
+    /// `None`: no such node.
     pub fn weight(&self, cpu_node: NodeId, memory_node: NodeId) -> Option<f64> {
         let (row, column) = (self.position(cpu_node)?, self.position(memory_node)?);
         let distance = self.relative_distance(row, column);
@@ -456,8 +451,7 @@ impl Machine {
         Some(distance * ns_per_distance)
     }
 
-    /// How much more an access to the farthest memory costs than to the nearest, for the CPUs of the
-    /// node for which that is most; 1 where all memory is as near.
+    /// Highest ratio of the costs of the farthest and the nearest memory, over all nodes with CPUs, and at least 1.
     pub fn far_to_near(&self) -> f64 {
         let memory = self.nodes_with_memory();
         let ratio = |node: &Node| {
@@ -473,7 +467,7 @@ impl Machine {
         with_cpus.map(ratio).fold(1.0, f64::max)
     }
 
-    /// By position.
+    /// Distance by positions; Linux's default where unknown.
     fn relative_distance(&self, row: usize, column: usize) -> f64 {
         f64::from(match &self.distance {
             Some(distance) => distance[row][column],
@@ -482,7 +476,7 @@ impl Machine {
         })
     }
 
-    /// [`Machine::weight`] of every pair, by position, `[CPU's node][memory's node]`.
+    /// [`Machine::weight`] of every pair of nodes, by position, `[CPU's node][memory's node]`.
     pub fn weights(&self) -> Vec<Vec<f64>> {
         let ids = self.node_ids();
         ids.iter()

@@ -1,20 +1,19 @@
-//! Lists of nodes and CPUs, as the kernel prints them (`0,2-3`) and as numactl reads them (`all`,
-//! `!1`, `+0-1`).
+//! Lists of nodes and CPUs in the kernel's format (`0,2-3`) and in numactl's (`all`, `!1`, `+0-1`).
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{CpuId, NodeId};
 
-/// What a list holds: [`NodeId`] or [`CpuId`].
+/// Element of a list: [`NodeId`] or [`CpuId`].
 pub trait Number: Copy + Ord + fmt::Display {
-    /// For messages: `node`, `CPU`.
+    /// Name in messages: `node`, `CPU`.
     const NOUN: &'static str;
-    /// Greatest number accepted; keeps a damaged `0-4294967295` from filling the memory.
+    /// Greatest accepted number; keeps a damaged `0-4294967295` from filling the memory.
     const MAX: u32;
     /// The number itself.
     fn number(self) -> u32;
-    /// From a number that is at most [`Number::MAX`].
+    /// The element with a number that is at most [`Number::MAX`].
     fn from_number(number: u32) -> Self;
 }
 
@@ -40,7 +39,7 @@ impl Number for CpuId {
     }
 }
 
-/// Nodes or CPUs, ascending, each once.
+/// Distinct nodes or CPUs in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(Vec<T>);
 
@@ -56,7 +55,7 @@ pub type NodeList = List<NodeId>;
 /// CPUs, as in `0-5,24-29`.
 pub type CpuList = List<CpuId>;
 
-/// What is wrong with a list.
+/// Error in the text of a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum ListError {
@@ -96,17 +95,16 @@ impl<T: Number> List<T> {
         &self.0
     }
 
-    /// Is it a member?
+    /// Is the number in the list?
     pub fn contains(&self, member: T) -> bool {
         self.0.binary_search(&member).is_ok()
     }
 
-    /// Reads a list in numactl's syntax among the `known` members: numbers and ranges, `all`, `!`
-    /// before a list for all but these, `+` before a list for positions among `known` instead of
-    /// numbers (numactl(8)).
+    /// Reads a list of `known` members in numactl's syntax (numactl(8)): numbers and ranges, or `all`. A `!` before a
+    /// list selects all members that are not listed. A `+` means that the list has positions among `known`.
     ///
     /// # Errors
-    /// Malformed text, a number that is not known, or nothing left.
+    /// The text is malformed, a number is not `known`, or the list is empty.
     pub fn parse_among(text: &str, known: &[T]) -> Result<Self, ListError> {
         let known: Self = known.iter().copied().collect();
         let selected = if text == "all" {
@@ -170,7 +168,7 @@ impl<T: Number> FromIterator<T> for List<T> {
     }
 }
 
-/// The kernel's format: numbers and ranges, separated by commas; the empty text is the empty list.
+/// Parses the kernel's format: numbers and ranges, separated by commas; empty text is the empty list.
 impl<T: Number> FromStr for List<T> {
     type Err = ListError;
 
@@ -213,7 +211,7 @@ impl<T: Number> FromStr for List<T> {
             }
             ranges.push((first, last));
         }
-        // Merged before they are expanded, so that the result is bounded whatever the text repeats.
+        // Ranges are merged before they are expanded, so that repeated ranges cannot make the result larger.
         ranges.sort_unstable();
         let mut members = Vec::new();
         let mut next = 0;
@@ -225,7 +223,7 @@ impl<T: Number> FromStr for List<T> {
     }
 }
 
-/// The kernel's format.
+/// Writes the kernel's format.
 impl<T: Number> fmt::Display for List<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runs = self.0.chunk_by(|a, b| a.number() + 1 == b.number());

@@ -1,68 +1,66 @@
-//! Latency of memory as a function of its load.
+//! Latency of memory as a function of load.
 //!
-//! Where a machine has a measured curve (`[[loaded_latency]]`), the curve is interpolated. Elsewhere
-//! three figures give one: the idle latency L, the peak bandwidth B, and one constant for all machines:
+//! A measured curve (`[[loaded_latency]]`) is interpolated. Without a curve, the latency follows from three figures:
+//! the idle latency L, the peak bandwidth B, and one constant for all machines:
 //!
 //! ```text
 //! latency(b) = L × (1 + KNEE × u ÷ √(1 − u)),   u = b ÷ B
 //! ```
 //!
-//! Below half of the peak, banks of memory that are busy delay requests in proportion to the load. Near
-//! the peak, requests queue; the square root, not 1 − u itself, is what published curves show, because
-//! processors have a limited number of requests under way.
+//! Below half of the peak, busy memory banks delay requests in proportion to the load. Near the peak, requests queue.
+//! The divisor is √(1 − u) as in published curves, not 1 − u: processors limit their outstanding requests.
 //!
-//! `KNEE` is chosen after curves that Intel's Memory Latency Checker printed on four machines (Xeon
-//! Platinum 8180, Xeon Silver 4110, a two-socket server, a machine with one node). Their fourteen points
-//! between 30 % and 85 % of the peak each give a constant from 0.27 to 0.44, 0.36 on average; those nearest
-//! to the peak, where most is at stake, 0.27 to 0.35. `crates/machine/tests/load.rs` compares the
-//! model with these curves, `tests/real.rs` with a fifth, which had no part in the choice of
-//! the constant, but was known when the form of the formula was chosen.
+//! `KNEE` was fitted to curves that Intel's Memory Latency Checker printed on four machines (Xeon Platinum 8180, Xeon
+//! Silver 4110, a two-socket server, a machine with one node). Each of their fourteen points between 30 % and 85 % of
+//! the peak gives a constant from 0.27 to 0.44, 0.36 on average. The points nearest to the peak, which matter most,
+//! give 0.27 to 0.35. `crates/machine/tests/load.rs` compares the model with these curves; `tests/real.rs` compares it
+//! with a fifth curve, which was not used to fit the constant but was known when the formula was chosen.
 //!
-//! Plans and simulations have another model of the same load: a queue that serves one line at a time. What is said of a
-//! measured curve is therefore said of both.
+//! Plans and simulations use another model of load: a queue that serves one line at a time. Messages about a measured
+//! curve therefore state the errors of both models.
 
 use nearpage_amount::percent;
 
 use crate::{LoadedLatency, Machine, NodeId};
 
-/// How much of the idle latency a load of u ÷ √(1 − u) adds.
+/// Factor of u ÷ √(1 − u): the latency that load adds, as a share of the idle latency.
 const KNEE: f64 = 1.0 / 3.0;
-/// The model says nothing of loads above this share of the peak: there, the latency is what it is here.
+/// Share of the peak above which the model assumes constant latency.
 const UTILISATION_MAX: f64 = 0.99;
-/// The share of the peak up to which the model is judged.
+/// Share of the peak up to which the model is compared with curves.
 const JUDGED_UTILISATION_MAX: f64 = 0.85;
 
-/// Latency of one node's memory, seen from the CPUs of one node, as a function of load.
+/// Latency of one node's memory for the CPUs of one node, as a function of load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadModel {
     /// Latency without load, in nanoseconds.
     pub idle_ns: f64,
-    /// The greatest bandwidth, in bytes per second.
+    /// Peak bandwidth, in bytes per second.
     pub peak_bytes_per_s: f64,
-    /// What a request moves.
+    /// Bytes that a request transfers.
     pub line_bytes: u32,
-    /// Measured points: bytes per second and nanoseconds, ascending in bandwidth. Empty: the knee.
+    /// Measured points in bytes per second and nanoseconds, ascending in bandwidth. Empty: the formula applies.
     pub curve: Vec<(f64, f64)>,
 }
 
-/// How far a model is from a curve, over the points up to 85 % of the peak.
+/// Errors of a model against a measured curve, over the points up to 85 % of the peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadModelError {
-    /// The median of the relative errors' absolute values.
+    /// Median of the absolute relative errors.
     pub median: f64,
-    /// The greatest.
+    /// Greatest absolute relative error.
     pub worst: f64,
-    /// Points compared.
+    /// Number of points compared.
     pub points: usize,
 }
 
 impl LoadModel {
-    /// Latency in nanoseconds while so many bytes a second go through.
+    /// Latency in nanoseconds at a load of `bytes_per_s`.
     pub fn latency_ns(&self, bytes_per_s: f64) -> f64 {
         let after = self.curve.iter().position(|point| point.0 >= bytes_per_s);
         match (self.curve.as_slice(), after) {
             ([], _) => self.knee_ns(bytes_per_s),
-            // From the idle latency on to the first point.
+            // Below the first point, the curve begins at the idle latency.
             ([first, ..], Some(0)) => {
                 between((0.0, self.idle_ns.min(first.1)), *first, bytes_per_s)
             }
@@ -71,14 +69,14 @@ impl LoadModel {
         }
     }
 
-    /// The same from idle latency, peak and knee alone.
+    /// Latency in nanoseconds by the formula, without the measured curve.
     pub fn knee_ns(&self, bytes_per_s: f64) -> f64 {
         let utilisation = (bytes_per_s / self.peak_bytes_per_s).clamp(0.0, UTILISATION_MAX);
         self.idle_ns * (1.0 + KNEE * utilisation / (1.0 - utilisation).sqrt())
     }
 
-    /// The same as plans and simulations have it: requests that arrive at random wait for those before them, and the
-    /// controller is busy with each for as long as a line takes at the peak bandwidth (Pollaczek and Khinchine).
+    /// Latency in nanoseconds by the queue that plans and simulations use (Pollaczek and Khinchine). Requests arrive at
+    /// random, and the controller is busy with each for the time of a line at the peak bandwidth.
     pub fn queue_ns(&self, bytes_per_s: f64) -> f64 {
         let utilisation = (bytes_per_s / self.peak_bytes_per_s).clamp(0.0, UTILISATION_MAX);
         let line_ns = f64::from(self.line_bytes) / self.peak_bytes_per_s * 1e9;
@@ -86,7 +84,7 @@ impl LoadModel {
     }
 }
 
-/// On the line from one point to the next.
+/// Linear interpolation between two points.
 fn between(before: (f64, f64), after: (f64, f64), at: f64) -> f64 {
     let width = after.0 - before.0;
     match width > 0.0 {
@@ -96,8 +94,8 @@ fn between(before: (f64, f64), after: (f64, f64), at: f64) -> f64 {
 }
 
 impl Machine {
-    /// Latency as a function of load, from the CPUs of one node to the memory of another; `None` where
-    /// no latency in nanoseconds or no read bandwidth is known between them.
+    /// Latency as a function of load, from the CPUs of one node to the memory of another; `None` if no latency in
+    /// nanoseconds or no read bandwidth is known between the nodes.
     pub fn load_model(&self, cpu_node: NodeId, memory_node: NodeId) -> Option<LoadModel> {
         let (row, column) = (self.position(cpu_node)?, self.position(memory_node)?);
         self.latency_ns.as_ref()?;
@@ -118,7 +116,7 @@ impl Machine {
         })
     }
 
-    /// A node's measured points: bytes per second and nanoseconds.
+    /// Measured points of a node, in bytes per second and nanoseconds.
     fn curve_of(&self, node: NodeId) -> impl Iterator<Item = (f64, f64)> {
         let of_node = self
             .loaded_latencies
@@ -127,7 +125,7 @@ impl Machine {
         of_node.map(|point: &LoadedLatency| (point.bandwidth_bytes_per_s, point.latency_ns))
     }
 
-    /// How far a model ([`LoadModel::knee_ns`], [`LoadModel::queue_ns`]) is from this machine's curves; `None` where it has none.
+    /// Errors of [`LoadModel::knee_ns`] or [`LoadModel::queue_ns`] against measured curves; `None` without curves.
     pub fn load_model_error(&self, model_ns: fn(&LoadModel, f64) -> f64) -> Option<LoadModelError> {
         let mut errors = Vec::new();
         for node in self.node_ids() {
@@ -148,7 +146,7 @@ impl Machine {
         })
     }
 
-    /// The same in words, for who measures or imports a machine.
+    /// The errors of both models in words, for users who measure or import a machine.
     pub fn load_model_error_in_words(&self) -> Option<String> {
         let knee = self.load_model_error(LoadModel::knee_ns)?;
         let queue = self.load_model_error(LoadModel::queue_ns)?;
@@ -190,9 +188,9 @@ mod tests {
             );
             before = latency;
         }
-        // 90 × (1 + 0.75 ÷ 3 ÷ √0.25).
+        // The expected value is 90 × (1 + 0.75 ÷ 3 ÷ √0.25).
         assert_eq!(model.latency_ns(75e9), 135.0);
-        // 90 + 0.64 ÷ 2 × 0.75 ÷ 0.25.
+        // The expected value is 90 + 0.64 ÷ 2 × 0.75 ÷ 0.25.
         assert!((model.queue_ns(75e9) - 90.96).abs() < 1e-9);
     }
 

@@ -1,16 +1,16 @@
-//! What it costs to move a page: one figure, or step by step.
+//! Cost of moving a page: a single figure, or one per step.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What it costs to move a page (`[moves]`): one figure, or step by step.
+/// Cost of moving a page (`[moves]`): a single figure, or one per step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Moves {
-    /// One cost for every migration, replication or collapse (Verghese §6.1).
+    /// Cost of every migration, replication or collapse (Verghese §6.1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fixed_ns: Option<f64>,
-    /// Step by step (Verghese Table 8). Taken in place of `fixed_ns` where both are there.
+    /// Cost of each step (Verghese Table 8). Has precedence over `fixed_ns`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<MoveSteps>,
 }
@@ -19,9 +19,9 @@ pub struct Moves {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveSteps {
-    /// Taking the interrupt, once a batch.
+    /// Taking the interrupt, once per batch.
     pub interrupt_ns: f64,
-    /// Deciding, each page.
+    /// Deciding, for each page.
     pub decision_ns: f64,
     /// Allocating the new page, under the lock.
     pub allocation_ns: f64,
@@ -29,50 +29,50 @@ pub struct MoveSteps {
     pub mapping_replica_ns: f64,
     /// Links and mappings of a page that migrates, under the lock.
     pub mapping_migration_ns: f64,
-    /// Flushing TLBs, once a batch.
+    /// Flushing TLBs, once per batch.
     pub flush_ns: f64,
-    /// What each other CPU that is asked to flush its TLB loses, once a batch.
+    /// Loss of each other CPU that is asked to flush its TLB, once per batch.
     pub flush_request_ns: f64,
     /// Copying the page.
     pub copy_ns: f64,
-    /// The same where the directory controller copies (Verghese §8.2). Default: the machine's cannot.
+    /// Copying the page by the directory controller (Verghese §8.2). Default: the machine cannot do this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_copy_ns: Option<f64>,
     /// End of the handler for a replica.
     pub end_replica_ns: f64,
     /// End of the handler for a migrated page.
     pub end_migration_ns: f64,
-    /// A protection fault: a store to a page that is replicated.
+    /// A protection fault: a store to a replicated page.
     pub fault_ns: f64,
-    /// What collapsing such a page holds the lock for. Default: as long as a migration's mapping.
+    /// Time for which collapsing a replicated page holds the lock. Default: `mapping_migration_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collapse_ns: Option<f64>,
 }
 
-/// What moving a page costs.
+/// Cost of moving a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MoveCost {
-    /// One figure, in nanoseconds.
+    /// A single figure, in nanoseconds.
     Fixed(f64),
-    /// Step by step.
+    /// A figure per step.
     Steps(MoveSteps),
 }
 
-/// The time to move a page under Linux, for machines without a figure or a measurement: the call, unmapping, flushes and
-/// mapping, and copying at 2 GB/s. 10 µs for a page of 4 KiB, about what `move_pages` has been measured to take on Opterons (600 MB/s:
-/// Goglin and Furmento, MTAAP 2009) and between the tiers of recent servers. Verghese's 350 µs (§6.1) are those of a
+/// Time to move a page under Linux, for machines without a figure or a measurement: the call, unmapping, flushes and
+/// mapping, and copying at 2 GB/s. For 4 KiB this is 10 µs, about the time of `move_pages` on Opterons (600 MB/s:
+/// Goglin and Furmento, MTAAP 2009) and between the memory tiers of recent servers. Verghese's 350 µs (§6.1) apply to a
 /// machine of 1996.
 pub(crate) fn move_ns(page_bytes: u64) -> f64 {
     8_000.0 + page_bytes as f64 / 2.0
 }
 
 impl MoveSteps {
-    /// What collapsing a replicated page holds the lock for.
+    /// Time for which collapsing a replicated page holds the lock.
     pub fn collapse_locked_ns(&self) -> f64 {
         self.collapse_ns.unwrap_or(self.mapping_migration_ns)
     }
 
-    /// Keys and values, as the machine file has them.
+    /// Keys in the machine file, and values.
     pub(crate) fn pairs(&self) -> Vec<(&'static str, f64)> {
         let mut pairs = vec![
             ("interrupt_ns", self.interrupt_ns),

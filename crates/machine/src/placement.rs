@@ -1,12 +1,12 @@
-//! Which CPU each thread of a team is pinned to.
+//! Assignment of a team's threads to CPUs.
 
 use crate::{CpuId, CpuList, Machine};
 
-/// How threads are laid over CPUs, in order of their creation.
+/// Layout of threads over CPUs, in order of the threads' creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadPlacement {
-    /// Node after node; within a node one CPU of every core before their SMT siblings. With more
-    /// threads than CPUs, consecutive threads share a CPU.
+    /// Node after node; within a node, one CPU of every core before their SMT siblings. With more threads than CPUs,
+    /// consecutive threads share a CPU.
     Compact,
     /// One thread to each node in turn.
     Scatter,
@@ -15,12 +15,11 @@ pub enum ThreadPlacement {
     None,
 }
 
-/// The CPU of each of `threads` threads, among those of `allowed` (all, where absent).
+/// The CPU of each of `threads` threads, among the `allowed` CPUs; `None` allows all.
 ///
-/// With `T` threads on `C` CPUs, thread `k` has CPU `k` in order of the placement while `T` ≤ `C`;
-/// otherwise `floor(k × C / T)` for [`ThreadPlacement::Compact`], so that neighbours stay together,
-/// and `k mod C` for [`ThreadPlacement::Scatter`]. Empty for [`ThreadPlacement::None`] and where no
-/// CPU of the machine is allowed.
+/// With `T` threads on `C` CPUs, thread `k` gets CPU `k` in order of the placement while `T` ≤ `C`. Otherwise thread
+/// `k` gets CPU `floor(k × C / T)` for [`ThreadPlacement::Compact`], so that consecutive threads stay together, and CPU
+/// `k mod C` for [`ThreadPlacement::Scatter`]. Empty for [`ThreadPlacement::None`], or if no CPU is allowed.
 pub fn thread_cpus(
     machine: &Machine,
     threads: usize,
@@ -62,7 +61,7 @@ pub fn thread_cpus(
         .collect()
 }
 
-/// A node's CPUs: the first of each core, then the second ones, and so on.
+/// CPUs of a node: the first CPU of each core, then the second of each, and so on.
 fn cores_first(machine: &Machine, position: usize) -> Vec<CpuId> {
     let rank = |cpu: CpuId| {
         machine

@@ -1,4 +1,4 @@
-//! Machines of the literature. Each file says where its numbers come from.
+//! Machines from the literature. Each file names the sources of its figures.
 
 use crate::Machine;
 
@@ -22,17 +22,17 @@ pub const PRESET_NAMES: [&str; 16] = [
     "kunpeng-4",
 ];
 
-/// The machine of that name, if there is one: `opteron-4` and `altix-4` of Marathe, Thakkar and
-/// Mueller, `amd48` and `intel32` of NumaMMA, `flash-8`, `flash-8-contended` and `now-8` of Verghese,
-/// Devine, Gupta and Rosenblum, `carrefour-a` and `carrefour-b` of Carrefour, `smile-4` of ARS; `xeon-2` and `epyc-8` are recent servers, from public data,
-/// `xeon-8269-snc2` and `epyc-9224-cxl` such with measured matrices, `ac922-gpu` one with the memory of GPUs as nodes,
-/// `kunpeng-4` an Arm server.
+/// The preset with this name. `opteron-4` and `altix-4` are from Marathe, Thakkar and Mueller, `amd48` and `intel32`
+/// from NumaMMA, `flash-8`, `flash-8-contended` and `now-8` from Verghese, Devine, Gupta and Rosenblum, `carrefour-a`
+/// and `carrefour-b` from Carrefour, and `smile-4` from ARS. `xeon-2` and `epyc-8` are recent servers from public data,
+/// `xeon-8269-snc2` and `epyc-9224-cxl` servers with measured matrices. `ac922-gpu` has GPU memory as nodes, and
+/// `kunpeng-4` is an Arm server.
 pub fn preset(name: &str) -> Option<Machine> {
     let machine = Machine::from_toml(text(name)?, name);
     Some(machine.expect("presets are read by a test"))
 }
 
-/// The preset's file.
+/// Text of the preset's file.
 fn text(name: &str) -> Option<&'static str> {
     let text = match name {
         "opteron-4" => include_str!("../presets/opteron-4.toml"),
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Their paper has no contention, by its own words.
+    /// Presets without contention, as their paper says.
     const WITHOUT_CONTENTION: [&str; 2] = ["flash-8", "now-8"];
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
                 continue;
             }
             assert!(limits.0.is_some(), "{name}");
-            // Of requests to other nodes it is the two nodes' directories that limit.
+            // Requests to other nodes are limited by the directories of both nodes.
             if timing.directory_ns > 0.0 {
                 continue;
             }
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// Positions of nodes with CPUs, each with those of all others.
+    /// Positions of nodes with CPUs, each paired with all other nodes.
     fn pairs(machine: &Machine) -> impl Iterator<Item = (usize, usize)> {
         let nodes = 0..machine.nodes.len();
         let pairs = nodes
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn every_figure_of_a_preset_has_a_source_or_is_marked_as_assumed() {
         for name in PRESET_NAMES {
-            // What a comment is about: the key or the table below it, and tables of the same kind right after that.
+            // Comment on the current key or table, and on directly following tables of the same kind.
             let (mut comment, mut of_last) = (String::new(), String::new());
             let in_table = |line: &str| line.starts_with('[');
             let mut is_in_table = false;
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Keys of a machine file before its first table.
+    /// Keys with figures before the first table of a machine file.
     const HAS_FIGURES: [&str; 5] = [
         "page_bytes",
         "latency_ns",
@@ -191,7 +191,7 @@ mod tests {
         "cores",
     ];
 
-    /// A place in a paper, a document's name or number, a program's output, or that it is assumed.
+    /// Does the comment name a place in a paper, a document, a program's output, or say that the figure is assumed?
     fn names_a_source(comment: &str) -> bool {
         const SOURCES: [&str; 20] = [
             "ASSUMED",

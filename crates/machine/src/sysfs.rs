@@ -1,9 +1,9 @@
-//! A machine from the kernel's `/sys/devices/system/{node,cpu}`, `/sys/kernel/mm` and, of trees that
-//! were gathered elsewhere, `/proc`.
+//! Reads a machine from the kernel's `/sys/devices/system/{node,cpu}` and `/sys/kernel/mm` and, for trees gathered on
+//! other machines, from `/proc`.
 //!
-//! Missing folders narrow the result: without a `node` folder (containers, kernels without NUMA) the machine has one node,
-//! without `cache` folders no caches. [`Machine::notes`] says what a gathered tree lacks. A file that exists but cannot be
-//! read is an error.
+//! Missing folders are no errors: without a `node` folder (containers, kernels without NUMA) the machine has one node,
+//! and without `cache` folders it has no caches. [`Machine::notes`] lists the data that a gathered tree lacks. A file
+//! that exists but cannot be read is an error.
 
 mod cpus;
 mod devices;
@@ -18,27 +18,26 @@ use crate::{Bandwidth, CpuId, CpuList, Error, Machine, Node, NodeId, Transparent
 
 pub(crate) use cpus::{caches_left_out, online};
 
-/// Where nobody says it: the page of most machines.
+/// Assumed page size of trees without this information.
 const PAGE_BYTES_USUAL: u64 = 4096;
-/// What hwloc-gather-topology writes down beside the kernel's files, and the line of it that is read.
+/// File of hwloc-gather-topology besides the kernel's files, and the line that gives the page size.
 const GATHERED_INFO: &str = "proc/hwloc-nofile-info";
 const PAGE_SIZE: &str = "PageSize:";
 const NODES: &str = "sys/devices/system/node";
 const CPUS: &str = "sys/devices/system/cpu";
 
 impl Machine {
-    /// Reads the running machine; `sys_root` is `/sys` but in tests.
+    /// Reads the running machine; `sys_root` is `/sys` outside of tests.
     ///
     /// # Errors
-    /// A file that is there but cannot be read or says something unexpected, or a machine that
-    /// cannot be ([`Machine::validate`]).
+    /// A file exists but cannot be read or has unexpected content, or the machine is invalid ([`Machine::validate`]).
     pub fn local(sys_root: &Path) -> Result<Self, Error> {
         from_tree(&Tree::system(sys_root), "local".to_owned())
     }
 
-    /// The files that [`Machine::local`] reads, to be packed for others: paths that begin with `sys/`, with their content, or
-    /// without for folders. Files of which only the existence matters are empty. The page size, which no file of the kernel's
-    /// says, is where hwloc-gather-topology has it.
+    /// The files that [`Machine::local`] reads, for an archive: paths that begin with `sys/`, with the content of files
+    /// and `None` for folders. Files of which only the existence matters are empty. The page size, which no kernel file
+    /// has, is stored as hwloc-gather-topology does.
     ///
     /// # Errors
     /// As [`Machine::local`].
@@ -51,7 +50,7 @@ impl Machine {
         Ok(files)
     }
 
-    /// The text of one file that an archive of another machine's `/sys` has besides; `None` where it has none of that path.
+    /// Text of another file in an archive of a machine's `/sys`; `None` if there is no such path.
     ///
     /// # Errors
     /// As [`Machine::from_sysfs`].
@@ -59,16 +58,16 @@ impl Machine {
         Tree::archived(bytes, Path::new("archive"))?.read(path)
     }
 
-    /// Reads another machine's `/sys`, with `/proc` beside it where it was gathered: a folder, or an
-    /// archive of one (`.tar`, `.tar.bz2`, `.tar.gz`, `.tar.zst`). Links lead nowhere outside of it.
+    /// Reads another machine's `/sys`, and its `/proc` if it was gathered, from a folder or an archive (`.tar`,
+    /// `.tar.bz2`, `.tar.gz`, `.tar.zst`). Links that lead out of the folder are not followed.
     ///
     /// # Errors
-    /// As [`Machine::local`]; an archive that is damaged or too large, or has no `sys/devices/system`.
+    /// As [`Machine::local`]; or the archive is damaged, too large, or has no `sys/devices/system`.
     pub fn from_sysfs(path: &Path) -> Result<Self, Error> {
         from_tree(&Tree::gathered(path)?, name(path))
     }
 
-    /// The same of an archive's bytes; `origin` names it.
+    /// As [`Machine::from_sysfs`], from an archive's bytes; `origin` is its name in messages.
     ///
     /// # Errors
     /// As [`Machine::from_sysfs`].
@@ -78,7 +77,7 @@ impl Machine {
     }
 }
 
-/// A file's name without what says how it is packed.
+/// A file's name without the ending of an archive.
 fn name(path: &Path) -> String {
     let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = name
@@ -89,16 +88,16 @@ fn name(path: &Path) -> String {
     bare.unwrap_or(&name).to_owned()
 }
 
-/// How archives' names end.
+/// Endings of archives' names.
 const ARCHIVES: [&str; 6] = [".tar", ".tar.bz2", ".tar.gz", ".tgz", ".tar.zst", ".tbz2"];
 
-/// Does its name say that it is an archive?
+/// Does the name have the ending of an archive?
 pub(crate) fn is_archive(path: &Path) -> bool {
     let name = path.to_string_lossy();
     ARCHIVES.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Reads a machine of this name.
+/// Reads a machine from a tree and gives it this name.
 fn from_tree(tree: &Tree, name: String) -> Result<Machine, Error> {
     let mut notes = Vec::new();
     let online = online(tree, &mut notes)?;
@@ -171,7 +170,7 @@ fn from_tree(tree: &Tree, name: String) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// Adds notes about what a gathered tree does not say.
+/// Adds notes about data that a gathered tree lacks.
 fn with_what_is_missing(mut machine: Machine) -> Machine {
     let several_nodes = machine.nodes.len() > 1;
     let memory_unknown = machine.nodes.iter().any(|node| node.memory_bytes.is_none());
@@ -196,7 +195,7 @@ fn with_what_is_missing(mut machine: Machine) -> Machine {
     machine
 }
 
-/// What transparent huge pages have; without them the smallest of `hugepages/hugepages-2048kB`….
+/// Size of transparent huge pages, or else the smallest size in `hugepages/hugepages-2048kB`….
 fn huge_page_bytes(tree: &Tree) -> Result<Option<u64>, Error> {
     let pmd_size = "sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
     if let Some(bytes) = tree.number(pmd_size)? {
@@ -213,7 +212,7 @@ fn huge_page_bytes(tree: &Tree) -> Result<Option<u64>, Error> {
     Ok(names.iter().filter_map(size).min())
 }
 
-/// `always [madvise] never`.
+/// Reads a setting such as `always [madvise] never`.
 fn transparent_huge_pages(tree: &Tree) -> Result<Option<TransparentHugePages>, Error> {
     let path = "sys/kernel/mm/transparent_hugepage/enabled";
     let Some(text) = tree.read(path)? else {
@@ -234,8 +233,8 @@ fn transparent_huge_pages(tree: &Tree) -> Result<Option<TransparentHugePages>, E
     }
 }
 
-/// The page size: of this process, from its auxiliary vector (getauxval(3), AT_PAGESZ); of a gathered
-/// tree what hwloc-gather-topology wrote down, else what x86 always has, else an assumption.
+/// The page size. For this system, it is in the auxiliary vector (getauxval(3), AT_PAGESZ). For a gathered tree, it is
+/// in hwloc-gather-topology's file, always 4 KiB on x86, and otherwise assumed with a note.
 fn page_bytes(tree: &Tree, notes: &mut Vec<String>) -> Result<u64, Error> {
     if tree.is_system() {
         return Ok(own_page_bytes());
@@ -268,16 +267,16 @@ fn own_page_bytes() -> u64 {
         .map_or(PAGE_BYTES_USUAL, |entry| word(&entry[WORD..]))
 }
 
-/// CPUs that are online: `devices/system/cpu/online` under `sys_root`; without it every `cpuN` there; without these as many
-/// as the process may use.
+/// CPUs that are online: `devices/system/cpu/online` under `sys_root`, or else every `cpuN` folder, or else as many
+/// CPUs as the process may use.
 ///
 /// # Errors
-/// A file that is there but cannot be read, or is no list.
+/// A file exists but cannot be read, or is not a list.
 pub fn online_cpus(sys_root: &Path) -> Result<CpuList, Error> {
     online(&Tree::system(sys_root), &mut Vec::new())
 }
 
-/// `CPU 3` or `CPUs 3-4`.
+/// Text such as `CPU 3` or `CPUs 3-4`.
 fn cpus_in_words(cpus: &[CpuId]) -> String {
     let list: CpuList = cpus.iter().copied().collect();
     match cpus {

@@ -1,4 +1,4 @@
-//! A machine in words and tables.
+//! Text output of a machine, with tables.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use nearpage_amount::{bandwidth, bytes, counted, time};
 use crate::{CacheKind, CpuList, Machine, Matrix, MemoryKind, NodeId, TransparentHugePages};
 
 impl TransparentHugePages {
-    /// As the kernel and the machine file write it.
+    /// Spelling of the kernel and of the machine file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Always => "always",
@@ -18,7 +18,7 @@ impl TransparentHugePages {
 }
 
 impl MemoryKind {
-    /// As the machine file writes it.
+    /// Spelling of the machine file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gpu => "gpu",
@@ -28,7 +28,7 @@ impl MemoryKind {
         }
     }
 
-    /// For people: whose memory, or what kind of it.
+    /// Description for people.
     fn in_words(self) -> &'static str {
         match self {
             Self::Gpu => "of a GPU",
@@ -40,7 +40,7 @@ impl MemoryKind {
 }
 
 impl CacheKind {
-    /// As the machine file writes it.
+    /// Spelling of the machine file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -51,8 +51,8 @@ impl CacheKind {
 }
 
 impl Machine {
-    /// The machine for people, in lines of at most `width` characters where words allow it; matrices
-    /// that do not fit are left out with a note.
+    /// Text for people, in lines of at most `width` characters where words allow it. Matrices that do not fit are
+    /// replaced by a note.
     pub fn to_text(&self, width: usize) -> String {
         let mut out = String::new();
         self.write_summary(&mut out, width);
@@ -206,7 +206,7 @@ impl Machine {
         }
     }
 
-    /// A line for each kind, and node.
+    /// Writes a line for each node with devices.
     fn write_devices(&self, out: &mut String, width: usize) {
         if !self.devices.is_empty() {
             out.push('\n');
@@ -216,7 +216,7 @@ impl Machine {
         }
     }
 
-    /// `next to node 1: gpu0 (0000:3b:00.0), nic1 (0000:5e:00.0)`, a line for each node with devices.
+    /// A line for each node with devices, such as `next to node 1: gpu0 (0000:3b:00.0), nic1 (0000:5e:00.0)`.
     pub fn device_lines(&self) -> Vec<String> {
         let nodes = self.nodes.iter().map(|node| Some(node.id));
         let line = |node: Option<NodeId>| {
@@ -233,7 +233,7 @@ impl Machine {
         nodes.chain([None]).filter_map(line).collect()
     }
 
-    /// What simulations use, as far as the machine says it.
+    /// Lines about known figures that only simulations use.
     fn timing_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for tlb in &self.tlbs {
@@ -296,7 +296,7 @@ impl Machine {
         lines
     }
 
-    /// The standard deviation of a measured latency, as a matrix like those of [`Machine::to_text`].
+    /// Standard deviation of a measured latency, as a matrix like those of [`Machine::to_text`].
     pub fn deviation_text(&self, deviation_ns: &Matrix, rounds: u32, width: usize) -> String {
         let mut out = String::new();
         let title = format!(
@@ -354,7 +354,7 @@ fn cell(value: Option<f64>, decimals: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// Adds a line to `out`, broken between words so that no part is wider than `width` where words allow it.
+/// Adds a line to `out`, broken between words to at most `width` characters where words allow it.
 pub fn wrap(out: &mut String, text: &str, width: usize) {
     let mut used = 0;
     for word in text.split(' ') {

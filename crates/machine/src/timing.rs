@@ -14,20 +14,20 @@ use crate::{
     CacheKind, Coherence, Fault, Machine, MoveCost, MoveSteps, NodeId, Prefetcher, toml_file,
 };
 
-/// Nodes of a machine that can be simulated: sets of nodes are kept in 64 bits.
+/// Maximum number of nodes in a simulation, which keeps sets of nodes in 64 bits.
 pub const SIMULATED_NODES_MAX: usize = 64;
 
-/// How fast a CPU is (`[processor]`).
+/// Speed of a CPU (`[processor]`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Processor {
     /// Clock frequency in GHz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_ghz: Option<f64>,
-    /// Cycles that an instruction takes where nothing misses.
+    /// Cycles per instruction without misses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cycles_per_instruction: Option<f64>,
-    /// Misses that a CPU may have outstanding; 1: it waits for each.
+    /// Misses that a CPU may have outstanding; 1: the CPU waits for each miss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding_misses: Option<u32>,
     /// Instructions that a CPU may be ahead of its oldest outstanding miss (its reorder buffer).
@@ -39,32 +39,32 @@ pub struct Processor {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tlb {
-    /// 1 is looked up first.
+    /// Level; level 1 is looked up first.
     pub level: u8,
-    /// What it translates.
+    /// Kind of accesses that the TLB translates.
     pub kind: CacheKind,
-    /// Entries, those that are reserved included.
+    /// Number of entries, including reserved ones.
     pub entries: u32,
     /// Ways; 0: fully associative.
     #[serde(default)]
     pub associativity: u32,
-    /// Entries that programs cannot have (the kernel's own, wired ones).
+    /// Entries that programs cannot use (the kernel's own, wired ones).
     #[serde(default)]
     pub reserved: u32,
-    /// Cycles that a miss costs before the next level or, from the last, the refill.
+    /// Cycles that a miss costs before the next level or, in the last level, the refill.
     #[serde(default)]
     pub miss_cycles: f64,
 }
 
-/// Memory controllers and directories, one of each to a node (`[memory]`).
+/// Memory controllers and directories, one of each per node (`[memory]`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// Bytes per second of one node's controller.
+    /// Bytes per second that a node's controller serves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_bytes_per_s: Option<f64>,
-    /// Time for which each request occupies the directory controller of the CPU's node, and that of
-    /// the page's node where it is another (Verghese §8.3).
+    /// Time for which each request occupies the directory controller of the CPU's node and, if it is another, of the
+    /// page's node (Verghese §8.3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory_ns: Option<f64>,
 }
@@ -73,86 +73,85 @@ pub struct Memory {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Its ends.
+    /// Both ends.
     #[serde(deserialize_with = "toml_file::ends")]
     pub nodes: [NodeId; 2],
     /// Bytes per second in each direction.
     pub bandwidth_bytes_per_s: f64,
 }
 
-/// The way from one node to another, where it is not the shortest (`[[route]]`).
+/// A route from one node to another that is not the shortest (`[[route]]`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
-    /// Nodes on the way, both ends included; consecutive ones are linked.
+    /// Nodes of the route, including both ends; consecutive nodes are linked.
     pub nodes: Vec<NodeId>,
 }
 
-/// What an access costs in energy (`[energy]`), for the estimate.
+/// Energy of accesses (`[energy]`), for an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Energy {
-    /// An access to the own node's memory, in nanojoules.
+    /// An access to local memory, in nanojoules.
     pub local_nj: f64,
-    /// An access to another node's memory, in nanojoules.
+    /// An access to remote memory, in nanojoules.
     pub remote_nj: f64,
-    /// A page copied, in nanojoules.
+    /// Copying a page, in nanojoules.
     pub page_copy_nj: f64,
-    /// The whole machine while it runs, in watts.
+    /// Power of the whole machine while it runs, in watts.
     #[serde(default)]
     pub static_w: f64,
 }
 
-/// A machine's figures with every default in place: what a simulator runs on. Matrices and lists
-/// are by position in [`Machine::nodes`].
+/// A machine's figures including all defaults. Matrices and lists are by position in [`Machine::nodes`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     /// Clock frequency in GHz. Default 2.
     pub clock_ghz: f64,
-    /// Cycles that an instruction takes where nothing misses. Default 1.
+    /// Cycles per instruction without misses. Default 1.
     pub cycles_per_instruction: f64,
-    /// Misses that a CPU may have outstanding. Default 1: it waits for each (Verghese §6.1).
+    /// Misses that a CPU may have outstanding. Default 1: the CPU waits for each miss (Verghese §6.1).
     pub outstanding_misses: u32,
     /// Instructions that a CPU may be ahead of its oldest outstanding miss. Default 128.
     pub window_instructions: u32,
     /// Unloaded latency, `[CPU's node][memory's node]`. Default: distances × 10 ns.
     pub latency_ns: Vec<Vec<f64>>,
-    /// Cache hit latency by level, from 1; 0 where unknown: hits then cost nothing.
+    /// Cache hit latency by level, from 1; 0 where unknown: hits of that level take no time.
     pub hit_ns: Vec<f64>,
-    /// What a TLB miss costs: the sum over levels. Default 0.
+    /// Cost of a TLB miss, the sum over levels. Default 0.
     pub tlb_miss_ns: f64,
-    /// Bytes per second of a node's memory controller. Default: the greatest read bandwidth that is
-    /// known of any node, else no limit.
+    /// Bytes per second of a node's memory controller. Default: the greatest read bandwidth known for any pair of
+    /// nodes, or else no limit.
     pub memory_bandwidth_bytes_per_s: Option<f64>,
     /// Occupancy of a directory controller by a request. Default 0: no directory.
     pub directory_ns: f64,
-    /// Bytes that a miss moves: the line of the last cache level. Default 64.
+    /// Bytes that a miss transfers: the line size of the last cache level. Default 64.
     pub line_bytes: u32,
-    /// One-way links: from, to, bytes per second. Default: none, the network has no limit.
+    /// One-way links: from, to, bytes per second. Default: no links, and so no limit.
     pub links: Vec<(usize, usize, f64)>,
-    /// Links on the way of data from node `[from][to]`, as positions in `links`.
+    /// Links on the route of data, `routes[from][to]`, as positions in `links`.
     pub routes: Vec<Vec<Vec<u16>>>,
-    /// What keeping caches coherent sends over links beside data. Default: nothing.
+    /// Packets of the coherence protocol, besides data. Default: none.
     pub coherence: Option<Coherence>,
-    /// What CPUs fetch ahead of misses. Default: nothing.
+    /// Hardware prefetcher of the CPUs. Default: none.
     pub prefetcher: Option<Prefetcher>,
-    /// What moving a page costs. Default: 8 µs and the time of copying it at 2 GB/s.
+    /// Cost of moving a page. Default: 8 µs, and copying at 2 GB/s.
     pub moves: MoveCost,
     /// Pages that fit on each node; `None`: no limit.
     pub capacity_pages: Vec<Option<u64>>,
-    /// Energy figures. Default: none, no estimate.
+    /// Energy figures. Default: none, and no estimate.
     pub energy: Option<Energy>,
-    /// What the machine file did not say, in words.
+    /// Figures that are missing in the machine file and were assumed, in words.
     pub assumed: Vec<String>,
 }
 
 impl Timing {
-    /// Instructions that a CPU executes at most before a miss's data arrives: none where it waits for each miss.
+    /// Maximum number of instructions that a CPU executes before a miss's data arrives; 0 if it waits for each miss.
     pub fn run_ahead_instructions(&self) -> u64 {
         u64::from(self.window_instructions) * u64::from(self.outstanding_misses > 1)
     }
 
-    /// Bytes per second that a node's memory gives at most: what its controller serves, or its directory. `None`: no limit.
+    /// Maximum bytes per second of a node's memory, limited by its controller or its directory. `None`: no limit.
     pub fn node_bandwidth_bytes_per_s(&self) -> Option<f64> {
         let of_directory = f64::from(self.line_bytes) / self.directory_ns * 1e9;
         let of_directory = Some(of_directory).filter(|bytes_per_s| bytes_per_s.is_finite());
@@ -160,7 +159,7 @@ impl Timing {
         limits.flatten().min_by(f64::total_cmp)
     }
 
-    /// Bytes per second of the narrowest link and of the widest. `None`: the network has no limit.
+    /// Bytes per second of the slowest and the fastest link. `None`: the network has no limit.
     pub fn link_bandwidth_bytes_per_s(&self) -> Option<[f64; 2]> {
         let mut rates: Vec<f64> = self.links.iter().map(|link| link.2).collect();
         rates.sort_by(f64::total_cmp);
@@ -169,10 +168,10 @@ impl Timing {
 }
 
 impl Machine {
-    /// The figures that a simulation runs on, defaults included.
+    /// The figures for a simulation, including defaults.
     ///
     /// # Errors
-    /// Links that leave a node unreachable; more nodes than [`SIMULATED_NODES_MAX`].
+    /// Links leave a node unreachable, or there are more nodes than [`SIMULATED_NODES_MAX`].
     pub fn timing(&self) -> Result<Timing, Fault> {
         let nodes = self.nodes.len();
         if nodes > SIMULATED_NODES_MAX {
@@ -251,13 +250,13 @@ impl Machine {
         }
     }
 
-    /// Bytes that a miss moves: the line of the last cache level, 64 where no cache is known.
+    /// Bytes that a miss transfers: the line size of the last cache level, or 64 if no cache is known.
     pub(crate) fn line_bytes(&self) -> u32 {
         let last = self.caches.iter().max_by_key(|cache| cache.level);
         last.map_or(64, |cache| cache.line_bytes)
     }
 
-    /// What a hit in each level takes.
+    /// Time of a hit in each cache level.
     fn hit_times(&self) -> Vec<f64> {
         let levels = self.caches.iter().map(|cache| usize::from(cache.level));
         let mut hit_ns = vec![0.0; levels.max().unwrap_or(0) + 1];
@@ -268,7 +267,7 @@ impl Machine {
         hit_ns
     }
 
-    /// Of the levels that translate data, or of all where none is for data alone.
+    /// Sum over the TLB levels that translate data.
     fn tlb_miss_cycles(&self) -> f64 {
         let of_data = |tlb: &&Tlb| tlb.kind != CacheKind::Instruction;
         self.tlbs
@@ -278,8 +277,8 @@ impl Machine {
             .sum()
     }
 
-    /// One-way links, and for each pair of nodes those on the way: as given, else the fewest hops
-    /// and then the lowest node numbers.
+    /// One-way links, and the links on the route of each pair of nodes: a given route, or else the route with the
+    /// fewest hops and then the lowest node numbers.
     #[expect(clippy::type_complexity, reason = "two fields of `Timing`")]
     fn routing(&self) -> Result<(Vec<(usize, usize, f64)>, Vec<Vec<Vec<u16>>>), Fault> {
         let nodes = self.nodes.len();
@@ -421,7 +420,7 @@ impl Machine {
 }
 
 impl Energy {
-    /// Keys and values, as the machine file has them.
+    /// Keys in the machine file, and values.
     pub(crate) fn pairs(&self) -> [(&'static str, f64); 4] {
         [
             ("local_nj", self.local_nj),

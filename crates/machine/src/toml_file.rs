@@ -1,4 +1,4 @@
-//! The machine file: TOML that people can read and edit, with a row of a matrix to a line.
+//! The machine file: TOML for people to read and edit, with one line per row of a matrix.
 
 use std::fmt::{Display, Write};
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::{Bandwidth, CpuId, CpuList, Error, Fault, Machine, Memory, NodeId, Number, Processor};
 
-/// The key of distances that differ by direction, as some firmware has them.
+/// Key of a matrix whose distances differ by direction, as in some firmware.
 const DIRECTED_DISTANCE: &str = "directed_distance";
 
-/// Row and column of a distance that is another on the way back.
+/// Row and column of a distance that differs from the opposite direction's.
 fn asymmetric(distance: &[Vec<u32>]) -> Option<(usize, usize)> {
     let pairs = (0..distance.len()).flat_map(|row| (0..row).map(move |column| (column, row)));
     pairs
@@ -18,9 +18,9 @@ fn asymmetric(distance: &[Vec<u32>]) -> Option<(usize, usize)> {
 }
 
 impl Machine {
-    /// Checks that the file with this `text` has as many hops there as back, unless it says
-    /// that they differ. Not a part of [`Machine::validate`]: what a kernel says is how it is, and
-    /// recordings keep it.
+    /// Checks that distances in the file with this `text` are equal in both directions, unless the file has
+    /// `directed_distance`. [`Machine::validate`] does not check this, because a kernel may report unequal distances,
+    /// and recordings keep them.
     pub(crate) fn validate_hops(&self, text: &str) -> Result<(), Fault> {
         let Some(distance) = &self.distance else {
             return Ok(());
@@ -40,11 +40,10 @@ impl Machine {
         }
     }
 
-    /// Reads a machine file; `origin` names it in messages.
+    /// Reads a machine file; `origin` is its name in messages.
     ///
     /// # Errors
-    /// Text that is not TOML, keys that are unknown or missing, and machines that cannot be
-    /// ([`Machine::validate`]).
+    /// The text is not TOML, keys are unknown or missing, or the machine is invalid ([`Machine::validate`]).
     pub fn from_toml(text: &str, origin: &str) -> Result<Self, Error> {
         let machine: Self = toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -65,7 +64,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Writes a machine file that [`Machine::from_toml`] reads back as it was.
+    /// Writes a machine file, from which [`Machine::from_toml`] reads the same machine.
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
         pair(&mut out, "name", quoted(&self.name));
@@ -310,7 +309,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// Whole numbers without a fraction, all others so that they read back exactly.
+/// Writes whole numbers without a fraction, and others so that they can be read back exactly.
 fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         format!("{value}")
@@ -319,7 +318,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// `nan` where it is not known.
+/// Writes `nan` for an unknown figure.
 fn cell(value: &Option<f64>) -> String {
     value.map_or("nan".to_owned(), number)
 }
@@ -333,7 +332,7 @@ fn rows<T>(out: &mut String, key: &str, matrix: &[Vec<T>], format: impl Fn(&T) -
     out.push_str("]\n");
 }
 
-/// A core's CPUs, the first one first (so not in the kernel's format, which is ascending).
+/// A core's CPUs in their order of use, not in the kernel's ascending format.
 fn in_order(core: &[CpuId]) -> String {
     core.iter()
         .map(CpuId::to_string)
@@ -371,7 +370,7 @@ pub(crate) fn cpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Cpu
     Ok(cpus)
 }
 
-/// A link's, of which an array would leave out the third.
+/// Reads the ends of a link. Unlike an array, this reports a third node as an error.
 pub(crate) fn ends<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[NodeId; 2], D::Error> {
     let nodes = Vec::<NodeId>::deserialize(deserializer)?;
     <[NodeId; 2]>::try_from(nodes).map_err(|nodes| {
@@ -398,7 +397,7 @@ pub(crate) fn distances<'de, D: Deserializer<'de>>(
     rows.map(Some)
 }
 
-/// Cores keep their order where it is written out one by one.
+/// Reads cores; the order of a list of single CPUs is kept.
 pub(crate) fn cores<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<Vec<CpuId>>, D::Error> {

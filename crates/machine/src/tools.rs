@@ -1,7 +1,7 @@
-//! Machines as other tools print them: Intel's Memory Latency Checker (`mlc`, versions 3.5 to 3.11),
-//! lmbench's `lat_mem_rd`, `numactl -H`, and the firmware's ratings (`hmat.rs`).
+//! Machines from the output of other tools: Intel's Memory Latency Checker (`mlc`, versions 3.5 to 3.11), lmbench's
+//! `lat_mem_rd`, `numactl -H`, and the firmware's ratings (`hmat.rs`).
 //!
-//! | here | there |
+//! | machine | source |
 //! | --- | --- |
 //! | latencies | `Measuring idle latencies`: in ns, rows are CPUs' nodes; random accesses where both kinds are there |
 //! | read bandwidth | `Measuring Memory Bandwidths between nodes`: MB/s of 10^6 bytes |
@@ -9,9 +9,9 @@
 //! | notes | cache-to-cache latencies, which no model here uses |
 //! | latencies | `lat_mem_rd`'s, where `mlc` has none (`lmbench.rs`); the firmware's where neither has |
 //! | bandwidths of reads and writes, caches in front of memory | the firmware's, where `mlc` has none |
-//! | CPUs, memory, distances | `numactl -H`; without it each node with CPUs has one |
+//! | CPUs, memory, distances | `numactl -H`; without it, one CPU per node with CPUs is assumed |
 //!
-//! The texts may be in one file or several, in any order, with other lines between.
+//! The texts may be in one or several files, in any order, with other lines between them.
 
 mod hmat;
 mod lmbench;
@@ -22,17 +22,16 @@ use crate::{CpuId, Error, LoadedLatency, Machine, Matrix, MemoryCache, Node, Nod
 use hmat::Rated;
 use sections::{Numactl, Pairs, Sections, Table};
 
-/// Bytes at most of all files together: what the tools print has some ten thousand.
+/// Maximum number of bytes of all files together; the tools print some ten thousand.
 const BYTES_MAX: usize = 16 << 20;
-/// What can be read, for messages.
+/// Readable inputs, for messages.
 const EXPECTED: &str = "expected what `mlc`, `lat_mem_rd`, `numactl -H`, `acpidump` or `iasl -d` prints, or the table /sys/firmware/acpi/tables/HMAT; hwloc's XML needs no import, `--machine FILE` reads it";
 
 impl Machine {
-    /// Reads what other tools printed: files, each with its name for messages. The machine
-    /// has the name `name`.
+    /// Reads other tools' output from files, which have names for messages. The machine gets the name `name`.
     ///
     /// # Errors
-    /// Files without a matrix and without nodes, damaged tables, and machines that cannot be
+    /// The files have neither a matrix nor nodes, a table is damaged, or the machine is invalid
     /// ([`Machine::validate`]).
     pub fn from_tools(files: &[(String, Vec<u8>)], name: &str) -> Result<Self, Error> {
         let origin = || {
@@ -74,12 +73,12 @@ impl Machine {
     }
 }
 
-/// Matrices of the tool that comes first: `mlc`, then `lat_mem_rd`, then the firmware's ratings.
+/// Matrices of the first tool that has them: `mlc`, then `lat_mem_rd`, then the firmware.
 struct Tables {
     latency_ns: Option<Table>,
     read: Option<Table>,
     write: Option<Table>,
-    /// Words for what they are of.
+    /// Source of the matrices, in words.
     source: String,
 }
 
@@ -160,7 +159,7 @@ fn machine(sections: &Sections, name: &str) -> Option<Machine> {
     Some(machine)
 }
 
-/// Caches in front of the memory of nodes that are there.
+/// Memory-side caches of nodes that the machine has.
 fn memory_caches(machine: &Machine, rated: &Rated) -> Vec<MemoryCache> {
     let caches = rated
         .caches
@@ -176,7 +175,7 @@ fn memory_caches(machine: &Machine, rated: &Rated) -> Vec<MemoryCache> {
         .collect()
 }
 
-/// Nodes as the matrices have them: those with a row have CPUs.
+/// Nodes that the matrices name; nodes with a row have CPUs.
 fn nodes_of(tables: &[&Option<Table>], notes: &mut Vec<String>) -> Option<Vec<Node>> {
     let mut ids: Vec<NodeId> = Vec::new();
     let mut with_cpus: Vec<NodeId> = Vec::new();
@@ -206,7 +205,7 @@ fn nodes_of(tables: &[&Option<Table>], notes: &mut Vec<String>) -> Option<Vec<No
     Some(ids.into_iter().map(node).collect())
 }
 
-/// A table's figures by position; notes nodes that the machine does not have.
+/// A table's figures by position; adds notes about nodes that the machine does not have.
 fn matrix(machine: &Machine, table: &Table, unit: f64, notes: &mut Vec<String>) -> Option<Matrix> {
     let count = machine.nodes.len();
     let mut matrix = vec![vec![None; count]; count];
@@ -230,7 +229,7 @@ fn matrix(machine: &Machine, table: &Table, unit: f64, notes: &mut Vec<String>) 
     figures::if_known(matrix)
 }
 
-/// The curve of all nodes, in equal shares for those that have CPUs and memory.
+/// The curve of the whole machine, divided equally among the nodes with CPUs and memory.
 fn loaded_latencies(
     machine: &Machine,
     sections: &Sections,

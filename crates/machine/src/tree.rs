@@ -1,8 +1,8 @@
-//! A tree of files as `/sys` and `/proc` have them: of the running system, or gathered on another
-//! machine into a folder or an archive.
+//! A tree of files in the layout of `/sys` and `/proc`: of the running system, or gathered on another machine into a
+//! folder or an archive.
 //!
-//! A gathered tree is hostile. Its links are resolved here, name by name, and never lead out of it;
-//! an archive stays in memory ([`archive`]).
+//! A gathered tree is untrusted. Its links are resolved here, name by name, and never lead out of the tree; an archive
+//! stays in memory ([`archive`]).
 
 mod archive;
 
@@ -15,25 +15,24 @@ use std::{fs, io};
 use crate::{Error, List, ListError, Number};
 use archive::Files;
 
-/// Bytes of a file at most: the longest that is read here (`/proc/cpuinfo` of a thousand CPUs) has
-/// some two million.
+/// Maximum number of bytes of a file; `/proc/cpuinfo` of a thousand CPUs has some two million.
 const FILE_BYTES_MAX: u64 = 8 << 20;
-/// Links on the way to a file at most, as the kernel has it (`MAXSYMLINKS`).
+/// Maximum number of links on the way to a file, as in the kernel (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
-/// Letters of a path at most (`PATH_MAX`).
+/// Maximum length of a path (`PATH_MAX`).
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Where the files are.
+/// Location of the files.
 enum Store {
-    /// The running system: the kernel's own files and links.
+    /// The running system, with the kernel's own files and links.
     System(PathBuf),
-    /// A folder into which somebody gathered them.
+    /// A folder with gathered files.
     Folder(PathBuf),
     /// An archive of such a folder.
     Archive(Files),
 }
 
-/// What a path stands for, its last link not followed.
+/// Kind of a path's target; the last link is not followed.
 enum Kind {
     Folder,
     File,
@@ -43,23 +42,23 @@ enum Kind {
 /// A tree whose paths begin with `sys/` or `proc/`.
 pub(crate) struct Tree {
     store: Store,
-    /// What stands before `sys/`, and before `proc/`, in the store: empty, or with a slash at its end.
+    /// Prefix of `sys/` and `proc/` in the store: empty, or ending in a slash.
     root: String,
     /// Is the store `/sys` itself, without `proc`?
     is_sys: bool,
-    /// What the paths in messages begin with.
+    /// Prefix of paths in messages.
     origin: PathBuf,
-    /// Files and folders that were read: a measure of work that does not depend on the machine.
+    /// Number of files and folders that were read: a measure of work that does not depend on the machine.
     reads: Cell<u64>,
-    /// What was found in a running system, for who gathers that.
+    /// Files and folders of a running system that were read, for gathering them.
     seen: RefCell<Seen>,
 }
 
-/// Paths that were found, with their content where they are files.
+/// Paths that were found, with the content of files.
 pub(crate) type Seen = BTreeMap<String, Option<Vec<u8>>>;
 
 impl Tree {
-    /// The running system; `sys_root` is `/sys` but in tests.
+    /// The running system; `sys_root` is `/sys` outside of tests.
     pub fn system(sys_root: &Path) -> Self {
         Self {
             store: Store::System(sys_root.to_owned()),
@@ -71,7 +70,7 @@ impl Tree {
         }
     }
 
-    /// A tree that was gathered: a folder, or an archive of one.
+    /// A gathered tree: a folder, or an archive of one.
     pub fn gathered(path: &Path) -> Result<Self, Error> {
         let failed = |source| Error::Read {
             path: path.to_owned(),
@@ -84,7 +83,7 @@ impl Tree {
         Self::archived(&bytes, path)
     }
 
-    /// The same of an archive's bytes.
+    /// A gathered tree from an archive's bytes.
     pub fn archived(bytes: &[u8], origin: &Path) -> Result<Self, Error> {
         let files = archive::unpack(bytes).map_err(|problem| Error::Tree {
             path: origin.to_owned(),
@@ -93,7 +92,7 @@ impl Tree {
         Self::rooted(Store::Archive(files), origin)
     }
 
-    /// Finds `sys` in it: at its top or in a folder there. A store with `devices/system` is `sys` itself.
+    /// Finds `sys` at the top of the store or in a folder there. A store with `devices/system` is `sys` itself.
     fn rooted(store: Store, origin: &Path) -> Result<Self, Error> {
         let mut tree = Self {
             store,
@@ -112,7 +111,7 @@ impl Tree {
         }
         tree.is_sys = false;
         let mut roots = Vec::new();
-        // A name with control characters would upset messages.
+        // Names with control characters would garble messages.
         for name in tree
             .names("")?
             .into_iter()
@@ -139,18 +138,18 @@ impl Tree {
         })
     }
 
-    /// Is it this system's own?
+    /// Is the tree the running system's?
     pub fn is_system(&self) -> bool {
         matches!(self.store, Store::System(_))
     }
 
-    /// Files and folders that were read so far.
+    /// Number of files and folders that were read so far.
     #[cfg(test)]
     pub fn reads(&self) -> u64 {
         self.reads.get()
     }
 
-    /// What the path is called in messages.
+    /// Name of the path in messages.
     pub fn display(&self, path: &str) -> PathBuf {
         match self.stored(path) {
             Some(stored) => self.origin.join(stored),
@@ -158,7 +157,7 @@ impl Tree {
         }
     }
 
-    /// Is there something under this path?
+    /// Does the path exist?
     pub fn exists(&self, path: &str) -> bool {
         if let Store::System(root) = &self.store {
             let stored = self.stored(path).map(|stored| root.join(stored));
@@ -175,8 +174,8 @@ impl Tree {
         self.resolved(path).is_some()
     }
 
-    /// A file's text without white space and NULs around it (tools that gather trees pad files with
-    /// them); `None` where it is not there.
+    /// A file's text without surrounding white space and NULs, with which some gathering tools pad files; `None` if the
+    /// file does not exist.
     pub fn read(&self, path: &str) -> Result<Option<String>, Error> {
         self.reads.set(self.reads.get() + 1);
         let failed = |source| Error::Read {
@@ -216,7 +215,7 @@ impl Tree {
         };
         match read {
             Ok(bytes) => Ok(Some(bytes)),
-            // An attribute of a CPU that goes off-line meanwhile is no longer there, or no longer a device.
+            // The attributes of a CPU that goes offline disappear, or fail as no device.
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
@@ -226,7 +225,7 @@ impl Tree {
         }
     }
 
-    /// Names in a folder, in order; none where it is not there.
+    /// Names in a folder, in order; empty if the folder does not exist.
     pub fn names(&self, folder: &str) -> Result<Vec<String>, Error> {
         self.reads.set(self.reads.get() + 1);
         let of_folder = |path: &Path| {
@@ -270,12 +269,12 @@ impl Tree {
         Ok(names)
     }
 
-    /// What was found so far in a running system.
+    /// Files and folders of a running system that were read so far.
     pub fn seen(self) -> Seen {
         self.seen.into_inner()
     }
 
-    /// Members of a folder that are a word and a number, as `node0`, `cpu3`, `index2`, by number.
+    /// Members of a folder that are a word and a number, such as `node0`, `cpu3` or `index2`, by number.
     pub fn numbered(&self, folder: &str, word: &str) -> Result<Vec<(u32, String)>, Error> {
         let names = self.names(folder)?;
         let mut found: Vec<(u32, String)> = names
@@ -289,7 +288,7 @@ impl Tree {
         Ok(found)
     }
 
-    /// A whole number; `None` where the file is not there.
+    /// A whole number; `None` if the file does not exist.
     pub fn number<N: std::str::FromStr>(&self, path: &str) -> Result<Option<N>, Error> {
         let Some(text) = self.read(path)? else {
             return Ok(None);
@@ -299,7 +298,7 @@ impl Tree {
             .map_err(|_| self.unexpected(path, "a number", &text))
     }
 
-    /// A list such as `0,2-3`; `None` where the file is not there.
+    /// A list such as `0,2-3`; `None` if the file does not exist.
     pub fn list<T: Number>(&self, path: &str) -> Result<Option<List<T>>, Error> {
         let Some(text) = self.read(path)? else {
             return Ok(None);
@@ -320,7 +319,7 @@ impl Tree {
             .ok_or_else(|| self.unexpected(path, "a set such as `00000000,0000000f`", &text))
     }
 
-    /// The list of one file or, where that is missing, the set of another.
+    /// The list in one file or, if that file does not exist, the set in another.
     pub fn list_or_map<T: Number>(&self, list: &str, map: &str) -> Result<Option<List<T>>, Error> {
         match self.list(list)? {
             Some(list) => Ok(Some(list)),
@@ -328,9 +327,9 @@ impl Tree {
         }
     }
 
-    /// The error of a file that says something else than it should.
+    /// Error about a file with unexpected content.
     pub fn unexpected(&self, path: &str, expected: &'static str, found: &str) -> Error {
-        // One line of it, whatever is in there.
+        // Messages have one line, whatever the file contains.
         let found = found.trim().chars().take(80);
         let found = found.map(|letter| if letter.is_control() { ' ' } else { letter });
         Error::Sysfs {
@@ -340,7 +339,7 @@ impl Tree {
         }
     }
 
-    /// The path in the store; `None` where the store has no such part.
+    /// The path in the store; `None` if the store has no such part.
     fn stored(&self, path: &str) -> Option<String> {
         if self.is_sys {
             let inside = path.strip_prefix("sys")?;
@@ -349,7 +348,7 @@ impl Tree {
         Some(format!("{}{path}", self.root))
     }
 
-    /// The path in the store with every link followed, inside of the store; `None`: nothing there.
+    /// The path in the store after following every link inside of the store; `None` if it does not exist.
     fn resolved(&self, path: &str) -> Option<String> {
         let stored = self.stored(path)?;
         let mut left: Vec<String> = parts(&stored);
@@ -410,7 +409,7 @@ impl Tree {
     }
 }
 
-/// Names of a path but empty ones and `.`.
+/// Names in a path, without empty ones and `.`.
 fn parts(path: &str) -> Vec<String> {
     let names = path
         .split('/')

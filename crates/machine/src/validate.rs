@@ -1,4 +1,4 @@
-//! What a machine must fulfil beyond its types.
+//! Validation of machines beyond the types.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -6,15 +6,15 @@ use std::ops::RangeInclusive;
 use crate::device::pci_place;
 use crate::{Cache, CpuId, DISTANCE_LOCAL, Fault, Machine, NodeId};
 
-/// From the smallest page that Linux has to the largest of its huge pages.
+/// Page sizes of Linux, from the smallest page to the largest huge page.
 const PAGE_BYTES: RangeInclusive<u64> = 4096..=16 << 30;
 
 impl Machine {
-    /// Checks what the types cannot: square matrices of positive numbers, every CPU on one node,
-    /// nodes in order, a node nearest to itself.
+    /// Checks that matrices are square and positive, that each CPU is on one node, that nodes are in order, and that
+    /// each node is nearest to itself.
     ///
     /// # Errors
-    /// The first thing that is impossible.
+    /// The first inconsistency.
     pub fn validate(&self) -> Result<(), Fault> {
         self.validate_page_sizes()?;
         let cpus = self.validate_nodes()?;

@@ -118,7 +118,7 @@ fn memory_without_cpus_is_a_node_of_its_own() {
     let write = machine.bandwidth.write_bytes_per_s.clone().expect("write");
     assert_eq!(read[0][0], Some(100_000.0 * mebibyte));
     assert_eq!(write[0][1], Some(300_000.0 * mebibyte));
-    // 11 ns to a unit of distance on node 0, where Linux takes 20 for what it is not told.
+    // Node 0 has 11 ns per unit of distance; Linux's default distance of remote nodes is 20.
     assert_eq!(machine.weight(NodeId(0), NodeId(2)), Some(220.0));
     assert!(
         machine.to_text(80).contains("0  110  140    -    -"),
@@ -127,7 +127,7 @@ fn memory_without_cpus_is_a_node_of_its_own() {
     );
 }
 
-/// The order of the matrix is not that of the nodes.
+/// The order of the matrix differs from that of the nodes.
 #[test]
 fn rows_are_told_by_their_indexes() {
     let swapped = text("four-nodes").replace("0 1 2 3 </indexes>", "2 1 0 3 </indexes>");
@@ -216,7 +216,7 @@ fn bad_files_have_one_clear_line() {
             "{error}"
         );
     }
-    // A node twice, and CPUs of one that is hidden: as many numbers as rows, and a node more. (A fuzz target found it.)
+    // Node 0 is there twice and node 1 is hidden, so the matrix still has as many rows. A fuzz target found this case.
     let hidden = text("four-nodes-v1").replace(
         r#"os_index="1" cpuset="0x000000f0""#,
         r#"os_index="0" cpuset="0x0000000f""#,
@@ -251,7 +251,7 @@ proptest! {
     }
 }
 
-/// As `lstopo` writes it in a control group that may use the CPUs of both packages, and the memory of one.
+/// Output of `lstopo` in a control group that may use the CPUs of both packages, but the memory of only one.
 const HIDDEN_MEMORY: &str = r#"<topology version="2.0">
   <object type="Machine" os_index="0" cpuset="0x0000000f" nodeset="0x00000002" complete_nodeset="0x00000003">
     <object type="Package" cpuset="0x00000003" nodeset="0x0" complete_nodeset="0x00000001">

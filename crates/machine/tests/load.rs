@@ -1,9 +1,9 @@
-//! The model of latency under load against what Intel's Memory Latency Checker printed on machines
-//! whose owners published it. Figures: MB/s of all nodes together, and ns.
+//! The model of latency under load, compared with published output of Intel's Memory Latency Checker. Figures are MB/s
+//! of all nodes together, and ns.
 
 use nearpage_machine::{LoadModel, Machine};
 
-/// A machine of so many nodes: idle latency, one node's peak in MB/s, and the curve of all nodes.
+/// A machine of `nodes` nodes with an idle latency, one node's peak in MB/s, and the curve of all nodes.
 fn published(nodes: u32, idle_ns: f64, peak: f64, curve: &[(f64, f64)]) -> Machine {
     let matrix = |own: f64| {
         let cell = |row, column| {
@@ -37,7 +37,7 @@ fn published(nodes: u32, idle_ns: f64, peak: f64, curve: &[(f64, f64)]) -> Machi
     Machine::from_tools(&[("mlc".to_owned(), text.into_bytes())], "published").expect("reads")
 }
 
-/// Two Xeon Platinum 8180 (FD.io CSIT's test beds, mlc 3.5); the peak is half of `ALL Reads`.
+/// Two Xeon Platinum 8180 (FD.io CSIT's test beds, mlc 3.5). The peak is half of `ALL Reads`.
 const PLATINUM_8180: &[(f64, f64)] = &[
     (160_242.9, 121.92),
     (111_587.4, 101.21),
@@ -54,8 +54,8 @@ const PLATINUM_8180: &[(f64, f64)] = &[
     (2_541.9, 81.40),
 ];
 
-/// Two Xeon Silver 4110 (community.intel.com, "Intel Memory Latency Checker v3.5 test"): without matrices,
-/// so the idle latency and the peak are the curve's ends.
+/// Two Xeon Silver 4110 (community.intel.com, "Intel Memory Latency Checker v3.5 test"), without matrices. The idle
+/// latency and the peak are the ends of the curve.
 const SILVER_4110: &[(f64, f64)] = &[
     (68_357.8, 98.94),
     (42_695.4, 94.56),
@@ -73,7 +73,7 @@ const SILVER_4110: &[(f64, f64)] = &[
     (1_237.6, 81.96),
 ];
 
-/// A two-socket server, mlc 3.11b, whose latencies are of sequential accesses.
+/// A two-socket server, mlc 3.11b. Its idle latencies are of sequential accesses.
 const TWO_SOCKETS: &[(f64, f64)] = &[
     (132_998.9, 127.88),
     (102_244.7, 110.64),
@@ -133,7 +133,7 @@ fn published_curves_are_predicted_from_idle_latency_and_peak() {
             error.median <= 0.10 && error.worst <= 0.25,
             "{name}: {error:?}"
         );
-        // As docs/explain/contention.md says of what plans and simulations have.
+        // docs/explain/contention.md states these bounds for the queue of plans and simulations.
         assert!(
             queue.median <= 0.10 && queue.worst <= 0.36,
             "{name}: {queue:?}"

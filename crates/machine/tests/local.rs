@@ -8,7 +8,7 @@ use nearpage_machine::{
 };
 use tempfile::TempDir;
 
-/// Unpacks a machine, replacing what `changes` says (path → content; no content: not there).
+/// Unpacks a machine and applies `changes` (path and new content; `None` removes the file).
 fn sysfs(name: &str, changes: &[(&str, Option<&str>)]) -> TempDir {
     let packed = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/sysfs")
@@ -76,7 +76,7 @@ fn two_sockets_with_siblings_and_a_cpu_off_line() {
     );
     let order = thread_cpus(&machine, 7, ThreadPlacement::Compact, None);
     assert_eq!(order, [0, 1, 4, 5, 2, 3, 6].map(CpuId));
-    // Written out and read again, it is the same machine.
+    // The machine survives writing and reading.
     assert_eq!(
         Machine::from_toml(&machine.to_toml(), "written").expect("reads"),
         machine
@@ -101,7 +101,7 @@ fn a_node_without_cpus_and_one_without_memory() {
 
 #[test]
 fn cpus_that_several_nodes_list_count_to_the_first() {
-    // As with `numa=fake`.
+    // The kernel option `numa=fake` has this effect.
     let root = sysfs(
         "memory-only-node",
         &[
@@ -115,7 +115,7 @@ fn cpus_that_several_nodes_list_count_to_the_first() {
 
 #[test]
 fn what_the_firmware_rates_is_taken() {
-    // Node 4 has memory only; the best CPUs for it are those of node 1. Class 0 of node 0 is a device.
+    // Node 4 has memory only, and node 1 has its nearest CPUs. Class 0 of node 0 is a device.
     let file = |name, content| (name, Some(content));
     let root = sysfs(
         "memory-only-node",
@@ -182,7 +182,7 @@ fn what_the_firmware_rates_is_taken() {
     );
     assert_eq!(known(&machine.bandwidth.write_bytes_per_s), [(1, 2, 30e9)]);
     assert!(machine.source.contains("HMAT"), "{}", machine.source);
-    // What is not rated follows the distances.
+    // Unrated pairs get weights from the distances.
     let distance = machine.distance.as_ref().expect("distances");
     assert_eq!(
         machine.weight(NodeId(0), NodeId(1)),
@@ -293,7 +293,7 @@ fn damaged_files_are_named() {
             "big",
             "index0/size: expected a size such as `32K`, found `big`",
         ),
-        // On one line, whatever is in the file.
+        // The message has one line, whatever the file contains.
         (
             "devices/system/cpu/cpu0/cache/index0/size",
             " 12\n\x1b[31m13\n",

@@ -1,11 +1,10 @@
-//! Machines that people published: `shared/real` in a folder above the checkout, where it is there.
-//! `NEARPAGE_REAL` names another place.
+//! Published machines, in `shared/real` above the checkout or in the folder `NEARPAGE_REAL`, if there are any.
 
 use std::path::{Path, PathBuf};
 
 use nearpage_machine::{DeviceKind, LoadModel, Machine, MemoryKind, NodeId};
 
-/// The folder with published data, or a note that the test is skipped.
+/// The folder with published data; `None` with a note if the test is skipped.
 fn real(folder: &str) -> Option<PathBuf> {
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let mut places: Vec<PathBuf> = above.map(|place| place.join("shared/real")).collect();
@@ -23,7 +22,7 @@ fn real(folder: &str) -> Option<PathBuf> {
     found
 }
 
-/// Names of a folder's files that end so, in order.
+/// Files in a folder with this ending, in order.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -34,8 +33,8 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Name, nodes, CPUs that are on-line and on a node, CPUs of a core, nodes without CPUs: as the names of
-/// the files say it (`8n2c` is eight nodes of two cores), else as `sys` in them does.
+/// Name, nodes, online CPUs on a node, CPUs per core, nodes without CPUs. They are from the name of the file (`8n2c` is
+/// eight nodes of two cores), or else from `sys` in it.
 const TREES: [(&str, usize, usize, usize, usize); 28] = [
     ("128arm-2pa2n8cluster4co", 4, 128, 1, 0),
     ("128ia64-17n4s2c", 17, 128, 1, 1),
@@ -98,7 +97,7 @@ fn every_tree_gives_the_machine_of_its_name() {
             Machine::from_toml(&machine.to_toml(), name).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(again, machine, "{name}");
     }
-    // More than these: each gives a machine or says why not, in one line.
+    // All other trees give a machine or an error of one line.
     for path in paths {
         if let Err(error) = Machine::from_sysfs(&path) {
             assert!(!error.to_string().contains('\n'), "{error}");
@@ -131,7 +130,7 @@ fn trees_say_what_is_special_about_them() {
         let names = names.iter().map(|(name, node)| ((*name).to_owned(), *node));
         names.collect::<Vec<_>>()
     };
-    // These trees have CPUs next to devices, and no node.
+    // These trees have CPUs next to devices, but no nodes.
     let next_to = [0, 0, 0, 8, 8, 8].map(Some);
     let all = ["gpu0", "gpu1", "gpu2", "gpu3", "gpu4", "gpu5"];
     let all: Vec<_> = all.into_iter().zip(next_to).collect();
@@ -163,7 +162,7 @@ fn trees_say_what_is_special_about_them() {
         let cache = caches.find(|cache| cache.level == level).expect("a cache");
         (cache.associativity, cache.shared_by_cpus)
     };
-    // As hwloc has them.
+    // These are the values that hwloc reports.
     assert_eq!(shared("128arm-2pa2n8cluster4co", 3), (128, 32));
     assert_eq!(shared("64amd64-4s2n4ca2co", 2), (16, 2));
     assert_eq!(shared("8ia64-2s2c2t", 3), (9, 2));
@@ -199,7 +198,7 @@ fn every_xml_file_has_its_nodes_and_cpus() {
         let machine = Machine::from_hwloc_xml(&text, &path.to_string_lossy())
             .unwrap_or_else(|error| panic!("{error}"));
         let objects = |kind: &str| text.matches(&format!("<object type=\"{kind}\"")).count();
-        // Version 1 has no node where there is one memory; hidden ones come on top.
+        // Version 1 has no node element for a single memory; hidden nodes are added.
         assert!(
             machine.nodes.len() >= objects("NUMANode").max(1),
             "{path:?}"
@@ -245,7 +244,7 @@ fn published_measurements_become_machines_and_the_model_predicts_their_curve() {
     assert_eq!(epyc.nodes[4].memory_bytes, Some(129_017 << 20));
     let read = epyc.bandwidth.read_bytes_per_s.as_ref().expect("known");
     assert_eq!((read[3][4], read[4][0]), (Some(17_585.8e6), None));
-    // Over CXL, and towards the other socket: idle latency, and the link's bandwidth.
+    // Memory over CXL, from the other socket: the idle latency, and the link's bandwidth.
     let far = epyc.load_model(NodeId(3), NodeId(4)).expect("known");
     assert_eq!((far.idle_ns, far.peak_bytes_per_s), (363.5, 17_585.8e6));
 }
@@ -268,7 +267,7 @@ fn devices_of_hwlocs_xml_are_next_to_the_cpus_around_them() {
     };
     let gpus = of(DeviceKind::Gpu);
     assert_eq!(gpus.len(), 16, "{:?}", dgx.devices);
-    // Half of them beside each processor.
+    // Half of the GPUs are next to each processor.
     assert_eq!(gpus.iter().filter(|node| **node == Some(0)).count(), 8);
     assert_eq!(gpus.iter().filter(|node| **node == Some(1)).count(), 8);
     for name in ["192em64t-24n8c2t.xml", "32em64t-2n8c2t-pci-normalio.xml"] {

@@ -1,16 +1,16 @@
-//! `migrate-replicate` with a trigger that follows what moving pages costs.
+//! `migrate-replicate` with a trigger that adapts to lock contention and memory pressure.
 
 use super::{Action, Copies, Epoch, MigrateReplicate, Observation, OnlinePolicy};
 
-/// Verghese §6.2.2: "a more sophisticated policy implementation could be considered that varies [the
-/// trigger] automatically at runtime (through feedback) to control the rate of migrations and
-/// replications to respond to different situations, e.g., excessive memory pressure or lock
-/// contention"; §8.2: "based on the contention for kernel resources". How, it does not say.
+/// Verghese §6.2.2: "a more sophisticated policy implementation could be considered that varies [the trigger]
+/// automatically at runtime (through feedback) to control the rate of migrations and replications to respond to
+/// different situations, e.g., excessive memory pressure or lock contention"; §8.2: "based on the contention for kernel
+/// resources". The thesis does not say how.
 ///
-/// Here the trigger doubles after an epoch in which moves waited for the lock for more than a quarter
-/// of the time that they took (Table 8's lock contention costs the engineering workload a third of
-/// its overhead), or in which a replica was given up or refused for want of memory; after any other
-/// epoch it halves, down to where it was set. It is never more than sixteen times that.
+/// Here the trigger doubles after an epoch in which moves waited for the lock for more than a quarter of their time
+/// (Table 8's lock contention costs the engineering workload a third of its overhead), or in which a replica was
+/// reclaimed or refused for lack of memory. After any other epoch it halves, down to its initial value. The maximum is
+/// sixteen times the initial value.
 #[derive(Clone, Debug)]
 pub struct AdaptiveTrigger {
     inner: MigrateReplicate,
@@ -18,20 +18,20 @@ pub struct AdaptiveTrigger {
     most: u16,
 }
 
-/// Waits for the lock, of the time that moves took: more than one part in so many is contention.
+/// Moves that wait for the lock for more than one part in this number of their time are contended.
 const CONTENTION: u64 = 4;
-/// Largest trigger, in multiples of the one that was set.
+/// Largest trigger, in multiples of the initial one.
 const MOST: u16 = 16;
 
 impl AdaptiveTrigger {
-    /// Starting from the trigger of `inner`.
+    /// Starts from the trigger of `inner`.
     pub fn new(inner: MigrateReplicate) -> Self {
         let least = inner.trigger();
         let most = least.saturating_mul(MOST).min(u16::MAX - 1);
         Self { inner, least, most }
     }
 
-    /// The trigger in force, in references that are shown.
+    /// The current trigger, in references that the policy is shown.
     pub fn trigger(&self) -> u16 {
         self.inner.trigger()
     }

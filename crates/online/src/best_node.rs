@@ -1,21 +1,20 @@
-//! The node where a page's accesses are served best: Marathe, Thakkar and Mueller, section 4.
+//! The node that serves a page's accesses best: Marathe, Thakkar and Mueller, section 4.
 //!
 //! # Ties
-//! The same input gives the same decision, whatever the order of threads. [`uniform`]: of several
-//! nodes with the most accesses, the one with the lowest number. [`hop_sensitive`]: of several nodes
-//! with the lowest cost, the one with more accesses of its own, then the one with the lowest number.
-//! Sums that differ by less than one part in 10⁹ are the same, as fractions of weights add up
-//! differently in another order.
+//! The same input gives the same decision, whatever the order of threads. [`uniform`] takes the lowest number of the
+//! nodes with the most accesses. [`hop_sensitive`] takes, of the nodes with the lowest cost, the one with the most
+//! accesses of its own, and of these the lowest number. Sums that differ by less than one part in 10⁹ count as equal,
+//! because the rounding of fractions depends on the order of addition.
 
 const EQUAL: f64 = 1e-9;
 
-/// Equal but for the order in which fractions were added up.
+/// Are two sums equal except for rounding?
 pub fn same(a: f64, b: f64) -> bool {
     (a - b).abs() <= EQUAL * a.abs().max(b.abs())
 }
 
-/// Eq. 1: the node with the most accesses. `accesses`: by node position, ascending; `holds`: has the
-/// node memory? `None` where no node with accesses holds pages.
+/// Eq. 1: the node with the most accesses. `accesses` are by node position, ascending; `holds` tells which nodes have
+/// memory. `None` if no node with accesses has memory.
 pub fn uniform(accesses: &[(usize, f64)], holds: &[bool]) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     for &(node, count) in accesses {
@@ -27,9 +26,8 @@ pub fn uniform(accesses: &[(usize, f64)], holds: &[bool]) -> Option<usize> {
     best.map(|(node, _)| node)
 }
 
-/// Eq. 2: the node where all accesses together cost least. `weights[l][j]` is the cost of an access
-/// by a CPU on `l` to memory on `j`, the paper's w with its indices exchanged (his Table 2 as it
-/// is printed). `None` without accesses or memory.
+/// Eq. 2: the node on which all accesses together cost least. `weights[l][j]` is the cost of an access by a CPU on `l`
+/// to memory on `j`: the paper's w with its indices exchanged, as Table 2 prints it. `None` without accesses or memory.
 pub fn hop_sensitive(
     accesses: &[(usize, f64)],
     weights: &[Vec<f64>],
@@ -61,7 +59,7 @@ pub fn hop_sensitive(
     best.map(|(node, _)| node)
 }
 
-/// What all accesses cost with the page on a node, in the unit of `weights`.
+/// Cost of all accesses with the page on a node, in the unit of `weights`.
 pub fn cost_on(accesses: &[(usize, f64)], weights: &[Vec<f64>], node: usize) -> f64 {
     accesses
         .iter()
@@ -94,7 +92,7 @@ mod tests {
             uniform(&[(1, 5.0), (3, 4.0)], &[true, false, true, true]),
             Some(3)
         );
-        // All equally far: the same cost on 1 and 3, more accesses on 3; then the lower number.
+        // With equal distances, nodes 1 and 3 cost the same. More accesses decide, then the lower number.
         let flat = vec![vec![10.0; 4]; 4];
         assert_eq!(
             hop_sensitive(&[(1, 5.0), (3, 6.0)], &flat, &anywhere),
@@ -116,11 +114,11 @@ mod tests {
         assert_eq!(cost(1), 10.0 * 138.0 + 9.0 * 107.0 + 10.0 * 141.0);
         assert_eq!(hop_sensitive(&page, &weights, &[true; 4]), Some(1));
         assert_eq!(cost(2), 10.0 * 172.0 + 9.0 * 141.0 + 10.0 * 102.0);
-        // Without node 1's own accesses, two readers share the cost of two hops: 172 from node 0 to
-        // node 2 is less than 179 the other way, and than one hop for both.
+        // Without node 1's own accesses, the two readers share the cost of two hops: 172 from node 0 to node 2 is less
+        // than 179 the other way, and than one hop for both.
         let page = sparse(&[10, 0, 10, 0]);
         assert_eq!(hop_sensitive(&page, &weights, &[true; 4]), Some(2));
-        // On a line where the ends are farther apart, a node without accesses is the best one.
+        // If the ends of a line are far apart, the middle node is best even without accesses.
         let line = vec![
             vec![10.0, 12.0, 30.0],
             vec![12.0, 10.0, 12.0],
@@ -165,7 +163,7 @@ mod tests {
             }
         }
 
-        /// Nodes under other numbers: the same node wins, but for ties that only numbers break.
+        /// Renumbering nodes does not change the winner, except for ties that only numbers break.
         #[test]
         fn renumbering_nodes_renumbers_the_decision(
             counts in prop::collection::vec(0u32..1000, 4),

@@ -1,16 +1,16 @@
 //! Random draws from a seed.
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): each draw is a mix of a counter.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), which mixes a counter.
 #[derive(Clone, Debug)]
 pub struct Draws(u64);
 
 impl Draws {
-    /// From a seed.
+    /// Draws that depend on the seed only.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// At least 0 and below 1.
+    /// A number that is at least 0 and below 1.
     pub fn share(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -34,7 +34,7 @@ mod tests {
         assert_eq!(sequence(7), sequence(7));
         assert_ne!(sequence(7), sequence(8));
         let below = sequence(7).iter().filter(|&&share| share < 0.25).count();
-        // Five standard deviations of a binomial of 10,000 at a quarter.
+        // The bound is five standard deviations of a binomial distribution of 10,000 at a quarter.
         assert!(below.abs_diff(2500) < 217, "{below}");
         assert!(sequence(0).iter().all(|share| (0.0..1.0).contains(share)));
     }

@@ -1,7 +1,7 @@
-//! Where pages start, before any policy moves them.
+//! Rules for the first home of a page.
 
-/// A rule for the first home of a page. As policies of their own these are the static baselines of
-/// Verghese §6.2.1 (`first-touch`, `round-robin`) and of Carrefour §3.1 (`interleave`).
+/// A rule for the first home of a page. The static baselines of Verghese §6.2.1 (`first-touch`, `round-robin`) and of
+/// Carrefour §3.1 (`interleave`) are these rules without a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initial {
     /// The node of the CPU that touches it first.
@@ -17,7 +17,7 @@ impl Initial {
     /// All rules.
     pub const ALL: [Self; 3] = [Self::FirstTouch, Self::RoundRobin, Self::Interleave];
 
-    /// As the command line writes it.
+    /// Name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::FirstTouch => "first-touch",
@@ -26,13 +26,13 @@ impl Initial {
         }
     }
 
-    /// The rule of that name.
+    /// The rule with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|rule| rule.as_str() == name)
     }
 
-    /// Home of page number `page` of its address space, the `order`th to be touched (from 0), by a CPU on node `toucher`,
-    /// among `nodes` with memory.
+    /// Home of a page. `page` is its number in its address space, `order` counts touched pages from 0, `toucher` is the
+    /// node of the touching CPU, and `nodes` are the nodes with memory.
     pub fn home(self, page: u64, order: u64, toucher: u16, nodes: &[u16]) -> u16 {
         let turn = |number: u64| nodes[(number % nodes.len() as u64) as usize];
         match self {

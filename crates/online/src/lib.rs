@@ -1,26 +1,24 @@
-//! Online policies: what is observed of a running program goes in, actions come out.
+//! Online policies: observations of a running program go in, actions come out.
 //!
-//! A policy here has counters of its own and nothing else: it reads no clock, does no I/O, and draws
-//! from a seed among its inputs, so that the same observations always give the same actions. Whoever
-//! drives it (the simulator, the live daemon) hands it references one by one ([`OnlinePolicy::observe`]),
-//! as many of them as its source of information has (every miss, one in ten, TLB misses), tells it
-//! when an epoch has passed ([`OnlinePolicy::end_epoch`]), carries out what it asks for as far as
-//! possible, and shows the outcome in the [`Copies`] of later observations.
+//! A policy has no state but its own counters: it reads no clock, does no I/O, and draws random numbers from a seed
+//! among its inputs. So equal observations always give equal actions. A driver (the simulator or the live daemon) hands
+//! the policy references one by one ([`OnlinePolicy::observe`]), as many as its source of information has (every miss,
+//! one in ten, TLB misses). The driver tells the policy when an epoch has passed ([`OnlinePolicy::end_epoch`]), carries
+//! out the policy's actions as far as possible, and shows the outcome in the [`Copies`] of later observations.
 //!
-//! What else a policy may need has a default in [`OnlinePolicy`], so that a policy says only what is
-//! its own: where pages are in their address spaces ([`OnlinePolicy::place`]), which references it
-//! wants to be shown ([`OnlinePolicy::view`]), threads to move ([`OnlinePolicy::thread_moves`]), what
-//! becomes of a replicated page that is written ([`OnlinePolicy::collapse`]).
+//! Other methods of [`OnlinePolicy`] have defaults, and a policy implements those that it needs: positions of pages in
+//! their address spaces ([`OnlinePolicy::place`]), the selection of references ([`OnlinePolicy::view`]), moves of
+//! threads ([`OnlinePolicy::thread_moves`]), stores to replicated pages ([`OnlinePolicy::collapse`]).
 //!
-//! Between a request and its execution a page may change: a store collapses it, memory runs short, an
-//! earlier request moves it. The driver therefore asks again before it copies
-//! ([`OnlinePolicy::still_wants`]), and says what became of the page ([`OnlinePolicy::refused`],
+//! Between a request and its execution a page may change: a store collapses it, memory runs short, an earlier request
+//! moves it. Before copying, the driver therefore asks whether the policy still wants the action
+//! ([`OnlinePolicy::still_wants`]). Afterwards it tells the policy the page's state ([`OnlinePolicy::refused`],
 //! [`OnlinePolicy::settled`]).
 //!
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
 //! Pages are numbered by the driver, from 0.
 //!
-//! Not here: who moves pages (the daemon, the simulator), and what is decided before a run (the planner).
+//! The daemon and the simulator move pages; the planner decides before a run.
 //!
 //! ```
 //! use nearpage_machine::preset;
@@ -66,12 +64,12 @@ pub use planned::{Planned, PlannedChange, PlannedPhase};
 pub use push_pull::{Monitor, PushPull, PushPullParameters};
 pub use replicate_on_first_touch::ReplicateOnFirstTouch;
 
-/// Where a page is: one home and any number of replicas.
+/// Copies of a page: a home, and any number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copies {
     /// Node of the master copy.
     pub home: u16,
-    /// Bit n: node n has a copy; the home's is set.
+    /// Bit n is set: node n has a copy. The home's bit is set, too.
     pub nodes: u64,
 }
 
@@ -84,50 +82,50 @@ impl Copies {
         }
     }
 
-    /// Has this node a copy?
+    /// Does the node have a copy?
     pub fn on(self, node: u16) -> bool {
         self.nodes >> node & 1 == 1
     }
 }
 
-/// One reference that the source of information shows to the policy.
+/// A reference that the policy is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
     /// The page.
     pub page: u32,
-    /// Node of the CPU.
+    /// Node of the thread's CPU.
     pub node: u16,
     /// Thread.
     pub thread: ThreadIndex,
     /// Load, store or fetch.
     pub kind: AccessKind,
-    /// What served it.
+    /// Cache or memory that served the reference.
     pub served: Served,
-    /// Where the page is now. A copy on the thread's own node is left out if the thread's page table leads elsewhere.
+    /// Copies of the page. A copy on the thread's own node is left out if the thread's page table leads elsewhere.
     pub copies: Copies,
-    /// The node has no memory left for a replica.
+    /// The node has no memory for a replica.
     pub pressure: bool,
 }
 
-/// Where a page is in its address space.
+/// Position of a page in its address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The process, as the driver numbers them.
+    /// Process of the page, by the driver's number.
     pub application: u16,
-    /// Address over page size.
+    /// Address divided by the page size.
     pub number: u64,
 }
 
-/// What one thread did in an epoch, as counters of the CPU that follow the thread tell it.
+/// Counts of a thread in an epoch, from CPU counters that follow the thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThreadCounts {
     /// The thread.
     pub thread: ThreadIndex,
-    /// Its process.
+    /// Process of the thread.
     pub application: u16,
-    /// Node of its CPU now.
+    /// Node of the thread's current CPU.
     pub node: u16,
-    /// Time for which it had its CPU.
+    /// Time for which the thread had its CPU.
     pub busy_ns: u64,
     /// Loads and fetches that memory served.
     pub reads: u64,
@@ -135,10 +133,10 @@ pub struct ThreadCounts {
     pub writes: u64,
 }
 
-/// What passed in an epoch, machine-wide, as hardware counters and the kernel tell it.
+/// Machine-wide counts of an epoch, from hardware counters and the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Epoch<'a> {
-    /// How long it was.
+    /// Length of the epoch.
     pub duration_ns: u64,
     /// Requests that each node's memory controller served.
     pub controller_requests: &'a [u64],
@@ -156,104 +154,101 @@ pub struct Epoch<'a> {
     pub threads: &'a [ThreadCounts],
     /// Time for which moves of pages waited for the kernel's lock.
     pub lock_wait_ns: u64,
-    /// Time that moving pages took, these waits included.
+    /// Time spent moving pages, including waits for the lock.
     pub move_ns: u64,
-    /// Pages that moved in that time as the policy asked; 0: not counted.
+    /// Number of pages that the policy moved in `move_ns`; 0: not counted.
     pub moves: u64,
-    /// Replicas that were given up, or not made, for want of memory.
+    /// Number of replicas that were reclaimed or refused for lack of memory.
     pub short_of_memory: u64,
 }
 
-/// What a policy wants done to a page.
+/// Kind of an action on a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ActionKind {
-    /// The page's only copy moves to the node; replicas go.
+    /// The page moves to the node; its replicas are dropped.
     Migrate,
-    /// The same, to spread load and not for this page's sake: counted apart.
+    /// The page moves to the node to spread load; counted separately.
     Interleave,
-    /// The node gets a copy too; all copies become read-only.
+    /// The node gets a copy; all copies become read-only.
     Replicate,
-    /// Only the master copy stays, wherever it is by then.
+    /// All copies but the master copy are dropped.
     Collapse,
 }
 
-/// Which references a policy is shown.
+/// Selection of the references that a policy is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
-    /// All that its source has.
+    /// All references of the source.
     All,
-    /// One sample of each thread's instructions in so many cycles, where it refers to memory,
-    /// whatever served it.
+    /// Samples of each thread's instructions that refer to memory, whatever serves them.
     Samples {
         /// Cycles between samples.
         cycles: u64,
-        /// What taking a sample costs the thread.
+        /// Cost of a sample for the thread.
         cost_cycles: u64,
     },
-    /// The first to each page that was [unmapped](OnlinePolicy::unmap): a hinting fault.
+    /// The first reference to each page that was [unmapped](OnlinePolicy::unmap): a hinting fault.
     Faults {
-        /// What a fault costs the thread.
+        /// Cost of a fault for the thread.
         fault_ns: u64,
-        /// What unmapping a page costs.
+        /// Cost of unmapping a page.
         unmap_ns: u64,
     },
-    /// None.
+    /// No references.
     Nothing,
 }
 
-/// A thread that a policy wants on another node. Moves of one epoch are carried out together: a
-/// thread takes the CPU that another leaves.
+/// A move of a thread to another node. The moves of an epoch are made together, so a thread may take another's CPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThreadMove {
     /// The thread.
     pub thread: ThreadIndex,
-    /// Its new node.
+    /// Target node.
     pub node: u16,
-    /// The rule that fired.
+    /// Rule that caused the move.
     pub rule: &'static str,
 }
 
-/// Which copy is left when a replicated page is written.
+/// Copy that is left after a store to a replicated page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Survivor {
-    /// The master copy; the page is not replicated any more (Verghese §8.1).
+    /// The master copy; the page is no longer replicated (Verghese §8.1).
     #[default]
     Master,
-    /// The writer's; a node that had a copy gets a fresh one when it next refers to the page
-    /// (Carrefour §3.3.2).
+    /// The writer's copy; a node that had a copy gets a fresh one at its next reference (Carrefour §3.3.2).
     Writer,
-    /// The writer's; the page is not replicated any more.
+    /// The writer's copy; the page is no longer replicated.
     WriterAlone,
 }
 
-/// One change of the page table, with its reason.
+/// An action on a page, with its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Action {
     /// The page.
     pub page: u32,
-    /// What is done to it.
+    /// Kind of the action.
     pub kind: ActionKind,
-    /// Node that it is about; of no meaning to [`ActionKind::Collapse`].
+    /// Target node; unused by [`ActionKind::Collapse`].
     pub node: u16,
-    /// The rule that fired, and what it saw.
+    /// Rule that caused the action, and the counters that it used.
     pub reason: Reason,
 }
 
-/// The rule that fired and the counters that it saw.
+/// A rule that caused an action, and the counters that it used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reason {
     /// The rule.
     pub rule: &'static str,
-    /// The page's count for each node.
+    /// Counts of the page by node.
     pub counts: Vec<u32>,
-    /// The page's stores.
+    /// Number of stores to the page.
     pub writes: u32,
-    /// Times that the page has migrated.
+    /// Number of times that the page has migrated.
     pub migrations: u32,
 }
 
 impl Reason {
-    /// A rule that looks at no counters.
+    /// A reason without counters.
     pub fn rule(rule: &'static str) -> Self {
         Self {
             rule,
@@ -281,97 +276,95 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// What a policy is made for.
+/// Properties of the machine and the driver that a policy depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// Nodes of the machine.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Pages that observations may name.
+    /// Number of pages; observations name pages below it.
     pub pages: usize,
-    /// Clock of its CPUs, where the policy's intervals are in cycles.
+    /// Clock frequency of the CPUs, for intervals in cycles.
     pub clock_ghz: f64,
-    /// Bit n: node n has memory.
+    /// Bit n is set: node n has memory.
     pub memory_nodes: u64,
-    /// CPUs of a node, of the one with the fewest where they differ; 0: unknown.
+    /// Number of CPUs per node, the lowest if nodes differ; 0: unknown.
     pub cpus_per_node: u32,
-    /// References that one observation stands for: 10 where one in ten is shown.
+    /// Number of references that an observation stands for: 10 if one in ten is shown.
     pub every: u32,
-    /// Where random draws start, for policies that make any.
+    /// Seed of random draws.
     pub seed: u64,
 }
 
 /// A policy that decides while the program runs.
 pub trait OnlinePolicy {
-    /// Length of an epoch; `None`: the policy has none.
+    /// Length of an epoch; `None`: the policy needs no epochs.
     fn epoch_ns(&self) -> Option<u64>;
 
-    /// Takes in one reference; asks for what should be done at once.
+    /// Takes in a reference, and adds actions to be carried out at once.
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>);
 
-    /// A page that will soon be observed: a hint to have its counters brought into the caches
-    /// ([`fetch_ahead()`]), without any effect on decisions.
+    /// Prefetches counters of a page that will soon be observed ([`fetch_ahead()`]), without any effect on decisions.
     #[inline]
     fn fetch_ahead(&self, page: u32) {
         let _ = page;
     }
 
-    /// An epoch has passed.
+    /// Takes in the counts of an epoch that has passed, and adds actions.
     fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>);
 
-    /// The driver uses a page's number for another page from now on.
+    /// Drops a page's state, because the driver uses the page's number for another page from now on.
     fn forget(&mut self, page: u32);
 
-    /// Where a page is; told before its first reference, and again after [`OnlinePolicy::forget`].
+    /// Tells a page's position before its first reference, and again after [`OnlinePolicy::forget`].
     fn place(&mut self, _page: u32, _place: Place) {}
 
-    /// What it wants to be shown until the epoch ends.
+    /// References that the policy is to be shown until the epoch ends.
     fn view(&self) -> View {
         View::All
     }
 
-    /// Why the last epoch made it leave every program alone, for whoever waits for pages to move.
+    /// Reason why the policy left every program alone in the last epoch, for users who wait for pages to move.
     fn why_idle(&self) -> Option<String> {
         None
     }
 
-    /// Threads to be moved, asked for after each epoch.
+    /// Moves of threads; the driver asks after each epoch.
     fn thread_moves(&mut self) -> Vec<ThreadMove> {
         Vec::new()
     }
 
-    /// Pages whose next reference is to take a hinting fault, asked for after each epoch.
+    /// Pages whose next reference is to take a hinting fault; the driver asks after each epoch.
     fn unmap(&mut self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// Is what it asks for after an epoch the work of a kernel thread, which takes a CPU that is idle where
-    /// there is one?
+    /// Does a kernel thread carry out the actions of an epoch, on an idle CPU if there is one?
     fn has_kernel_thread(&self) -> bool {
         false
     }
 
-    /// A store is about to collapse a replicated page: which copy stays?
+    /// Decides which copy stays when a store collapses a replicated page.
     fn collapse(&mut self, _page: u32) -> Survivor {
         Survivor::Master
     }
 
-    /// Is an action that the policy asked for still wanted, now that the driver carries it out?
+    /// Does the policy still want an action that is about to be carried out?
     fn still_wants(&self, _action: &Action) -> bool {
         true
     }
 
-    /// An action was not carried out: no memory, nothing left to do, or no longer wanted; where its
-    /// page is.
+    /// Tells that an action was not carried out, for lack of memory or because it had nothing to do or was no longer
+    /// wanted; and the page's copies.
     fn refused(&mut self, _action: &Action, _copies: Copies) {}
 
-    /// Where a page is, after each action on it, carried out or not, and whenever copies of it were
-    /// given up. Bit n of `stale`: node n gets a fresh copy when it next refers to the page.
+    /// Tells a page's copies after each action on it, carried out or not, and whenever copies were reclaimed. Bit n of
+    /// `stale` is set: node n gets a fresh copy at its next reference.
     fn settled(&mut self, _page: u32, _copies: Copies, _stale: u64) {}
 
-    /// The phase that is judged begins, at its marker, or ends.
+    /// Tells that the first marked phase begins, or the last one ends.
     fn marked(&mut self, _begins: bool) {}
 
-    /// A thread fetches instructions from memory or another cache: byte of the page. Without a view.
+    /// Tells that a thread fetched instructions at this byte of the page from memory or another cache, under any view.
     #[inline]
     fn fetched(&mut self, _page: u32, _offset_bytes: u32) {}
 }

@@ -1,4 +1,4 @@
-//! Migration and replication of hot pages: Verghese, Devine, Gupta and Rosenblum, §3.2.
+//! `migrate-replicate`: migration and replication of hot pages (Verghese, Devine, Gupta and Rosenblum, §3.2).
 
 use nearpage_recording::AccessKind;
 
@@ -7,17 +7,16 @@ use super::{
     Reason, Setting, fetch_ahead,
 };
 
-/// The policy's five parameters (their Table 1).
+/// The policy's five parameters (Table 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Misses of one node after which a page that is not there is hot.
+    /// Misses of a node without a copy after which the page is hot.
     pub trigger: u64,
-    /// More misses than this of a node that has a copy: the page is shared, a candidate for
-    /// replication and not for migration.
+    /// If a node with a copy has more misses than this, the page is shared: it may be replicated, but not migrated.
     pub hold: u64,
-    /// More stores than this: no replication until the interval ends.
+    /// A page with more stores than this is not replicated until the interval ends.
     pub write: u64,
-    /// So many migrations: no further one until the interval ends.
+    /// A page with this number of migrations is not migrated again until the interval ends.
     pub migrate: u64,
     /// Cycles after which all counters are reset.
     pub reset_cycles: u64,
@@ -38,7 +37,7 @@ impl Default for Thresholds {
     }
 }
 
-/// Counters have 16 bits and stop at their largest value, at which nothing is triggered.
+/// Largest threshold. Counters have 16 bits and saturate at the next value, which triggers nothing.
 const COUNT_MAX: u64 = u16::MAX as u64 - 1;
 
 impl Thresholds {
@@ -81,7 +80,7 @@ impl Thresholds {
         },
     ];
 
-    /// Sets a parameter by name; `false`: there is none of that name.
+    /// Sets a parameter by name; `false`: there is no parameter of that name.
     ///
     /// # Errors
     /// A value outside its range.
@@ -114,7 +113,7 @@ impl Thresholds {
         std::array::from_fn(|at| (Self::PARAMETERS[at].name, values[at]))
     }
 
-    /// Checks what single ranges cannot.
+    /// Checks the thresholds together.
     ///
     /// # Errors
     /// "The hold threshold is always less than the trigger threshold" (§3.2).
@@ -128,8 +127,7 @@ impl Thresholds {
         Ok(())
     }
 
-    /// Thresholds on counts of references, where one in `every` is seen (§7.2: 128 becomes 13 at one
-    /// in ten). Migrations are counted in full.
+    /// Thresholds for sampled references, one in `every` (§7.2: 128 becomes 13 at one in ten). All migrations count.
     pub fn sampled(&self, every: u32) -> Self {
         let every = u64::from(every.max(1));
         let scaled = |count: u64| (count + every / 2) / every;
@@ -142,24 +140,24 @@ impl Thresholds {
     }
 }
 
-/// Where the parts of a page's row of counters are.
+/// Positions of the parts in a page's row of counters; the epoch takes two.
 const EPOCH: usize = 0;
 const WRITES: usize = 2;
 const MIGRATIONS: usize = 3;
 const COUNTS: usize = 4;
-/// Counters of a [`Chunk`].
+/// Number of counters in a [`Chunk`].
 const CHUNK: usize = 16;
 
-/// A page's row is of whole chunks, so that with up to twelve nodes it lies in one cache line.
+/// A page's row consists of whole chunks, so that with up to twelve nodes it is in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Chunk([u16; CHUNK]);
 
-/// `migrate-replicate`, and its halves `migrate` and `replicate`, each of which leaves pages alone that the other half would
+/// `migrate-replicate`, and its variants `migrate` and `replicate`, each of which ignores pages that the other would
 /// act on.
 ///
-/// The paper counts by processor, and has one of them on each node; here counts are by node. A
-/// counter triggers when it reaches the threshold, and again at each multiple of it.
+/// The paper counts by processor and has one processor per node; here counts are by node. A counter triggers when it
+/// reaches the threshold, and again at each multiple of it.
 #[derive(Clone, Debug)]
 pub struct MigrateReplicate {
     migrates: bool,
@@ -171,14 +169,13 @@ pub struct MigrateReplicate {
     epoch_ns: u64,
     nodes: usize,
     epoch: u32,
-    /// Chunks of a row.
+    /// Number of chunks per row.
     row_length: usize,
-    /// A row a page: the epoch in which it was last used (two), stores, migrations, a count for each
-    /// node.
+    /// A row for each page: the epoch of its last use (two counters), stores, migrations, a count for each node.
     rows: Vec<Chunk>,
 }
 
-/// A page's counter, of those of its row.
+/// A counter in a page's row.
 #[inline]
 fn counter(row: &mut [Chunk], at: usize) -> &mut u16 {
     &mut row[at / CHUNK].0[at % CHUNK]
@@ -191,10 +188,10 @@ fn counts(row: &[Chunk], nodes: usize) -> impl Iterator<Item = u16> {
 }
 
 impl MigrateReplicate {
-    /// The whole policy.
+    /// The full policy, which migrates and replicates.
     ///
     /// # Errors
-    /// Thresholds that contradict each other.
+    /// Thresholds contradict each other.
     pub fn new(thresholds: &Thresholds, setting: &Setting) -> Result<Self, ParameterError> {
         thresholds.check()?;
         let Thresholds {
@@ -221,7 +218,7 @@ impl MigrateReplicate {
         })
     }
 
-    /// Migrates only.
+    /// The variant `migrate`.
     pub fn migrate_only(self) -> Self {
         Self {
             replicates: false,
@@ -229,7 +226,7 @@ impl MigrateReplicate {
         }
     }
 
-    /// Replicates only.
+    /// The variant `replicate`.
     pub fn replicate_only(self) -> Self {
         Self {
             migrates: false,
@@ -237,7 +234,7 @@ impl MigrateReplicate {
         }
     }
 
-    /// Observations of a node after which a page that is not there is hot.
+    /// Observations of a node without a copy after which the page is hot.
     pub(super) fn trigger(&self) -> u16 {
         self.trigger
     }
@@ -246,7 +243,7 @@ impl MigrateReplicate {
         self.trigger = trigger;
     }
 
-    /// The decision tree of Figure 3.1, for a page that is hot on a node that has no copy.
+    /// The decision tree of Figure 3.1, for a page that is hot on a node without a copy.
     #[cold]
     fn decide(&mut self, observation: &Observation) -> Option<Action> {
         let &Observation {
@@ -335,7 +332,7 @@ impl OnlinePolicy for MigrateReplicate {
         self.rows[page as usize * self.row_length..][..self.row_length].fill(Chunk([0; CHUNK]));
     }
 
-    /// A migration that was not made does not count towards the limit.
+    // A migration that was not made does not count towards the limit.
     fn refused(&mut self, action: &Action, _: Copies) {
         if action.kind == ActionKind::Migrate {
             let row = &mut self.rows[action.page as usize * self.row_length..];

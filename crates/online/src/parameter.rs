@@ -3,19 +3,19 @@
 /// A parameter of a policy: `--set NAME=VALUE`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameter {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What it is unless it is set, as published.
+    /// Published default.
     pub default: u64,
-    /// The least it may be.
+    /// Minimum.
     pub least: u64,
-    /// The most it may be.
+    /// Maximum.
     pub most: u64,
-    /// What it means.
+    /// Meaning, for help texts.
     pub meaning: &'static str,
 }
 
-/// A parameter that cannot be.
+/// Error in the value of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterError(pub String);
 
@@ -28,7 +28,7 @@ impl std::fmt::Display for ParameterError {
 impl std::error::Error for ParameterError {}
 
 impl Parameter {
-    /// Named, with its default and range.
+    /// A parameter with its default and range.
     pub const fn new(
         name: &'static str,
         default: u64,
@@ -44,10 +44,10 @@ impl Parameter {
         }
     }
 
-    /// Reads a value of it.
+    /// Parses a value.
     ///
     /// # Errors
-    /// What is no whole number, or outside the range.
+    /// The text is not a whole number, or is outside the range.
     pub fn read(&self, text: &str) -> Result<u64, ParameterError> {
         text.parse()
             .ok()
@@ -63,8 +63,7 @@ impl Parameter {
     }
 }
 
-/// A struct of whole numbers that are set by name, from a table of them: each line is a field, its
-/// default, its range and its meaning.
+/// Defines a struct of whole numbers that can be set by name; each line has a field, default, range and meaning.
 macro_rules! parameters {
     ($(#[$attribute:meta])* pub struct $name:ident { $($field:ident = $default:expr, $range:expr, $meaning:expr;)+ }) => {
         $(#[$attribute])*

@@ -1,4 +1,4 @@
-//! What a plan asks for while the program runs: copies, and placements that do not hold all the time.
+//! Changes that a plan asks for while the program runs: copies, and placements that begin later or end.
 
 use std::ops::Range;
 
@@ -10,25 +10,24 @@ use super::{
     ThreadMove,
 };
 
-/// What a plan asks for a page.
+/// Change that a plan asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlannedChange {
-    /// Nothing but its first home.
+    /// The page stays where it starts.
     #[default]
     Nothing,
-    /// A copy on each node that reads it.
+    /// Each node that reads the page gets a copy.
     Copies,
-    /// To be on a node from when a second thread of its program runs; none: on the one that next refers
-    /// to it.
+    /// The page moves to the node when a second thread of its program runs; `None`: to the node of the next reference.
     Later(Option<u16>),
-    /// The same whenever several threads run; near the one that runs when it has been alone for a while.
+    /// As [`PlannedChange::Later`], whenever several threads run; back to a thread that has run alone for a while.
     Parallel(Option<u16>),
-    /// To be on a node from its next reference on; none: on the one that makes it.
+    /// The page moves to the node at its next reference; `None`: to the node of that reference.
     Next(Option<u16>),
 }
 
 impl PlannedChange {
-    /// Has a page that last moved in one phase of its program, 0 for never, still to move, now or in a later one?
+    /// May a page still have to move in phase `now` or a later one? It last moved in phase `moved_in`, 0 for never.
     fn has_to_move(self, moved_in: u32, now: u32) -> bool {
         match self {
             Self::Nothing | Self::Copies => false,
@@ -39,53 +38,52 @@ impl PlannedChange {
     }
 }
 
-/// What a plan asks for from when an instruction is executed for the first time.
+/// Changes from the first execution of an instruction on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedPhase {
-    /// The first fetch of any of these bytes of these pages begins it.
+    /// Code at the start of the phase, as pages and byte ranges: the first fetch of any of the bytes begins it.
     pub entry: Vec<(u32, Range<u32>)>,
-    /// By page; nothing: as before.
+    /// Changes by page; [`PlannedChange::Nothing`] leaves a page as before.
     pub changes: Vec<PlannedChange>,
-    /// Threads that go to another node.
+    /// Threads that move, and their target nodes.
     pub threads: Vec<(ThreadIndex, u16)>,
 }
 
-/// - A node that reads a page planned for copies gets a copy; a page whose copies were collapsed by stores several times
-///   is left alone.
-/// - Once a second thread of a program refers to memory, each page that the plan lets wait for that moves to its
-///   node at the next reference to the page, once.
+/// - A node that reads a page planned for copies gets a copy, unless stores have collapsed the page several times.
+/// - Once a second thread of a program refers to memory, each page planned for that time moves once, at the next
+///   reference to the page.
 /// - When one thread has run alone throughout an epoch, pages that are placed for several threads move near that thread
 ///   in the same way, and back when another thread refers to memory.
-/// - When a phase of a plan begins, its pages move at the next reference to them, and its threads go to their nodes
+/// - When a phase of a plan begins, its pages move at the next reference to them, and its threads move to their nodes
 ///   within a millisecond.
 #[derive(Clone, Debug)]
 pub struct Planned {
     changes: Vec<PlannedChange>,
     /// Bit n: node n has memory.
     memory_nodes: u64,
-    /// Collapses of each page.
+    /// Number of collapses of each page.
     collapses: Vec<u8>,
     /// Program of each page.
     programs: Vec<u16>,
-    /// The phase of its program in which each page was last moved.
+    /// For each page, the phase of its program in which it last moved.
     moved_in: Vec<u32>,
     phases: Vec<Phase>,
     /// Phases of the plan that have not begun.
     to_come: Vec<PlannedPhase>,
-    /// Threads that are to go where a phase wants them.
+    /// Moves of threads for phases that have begun.
     thread_moves: Vec<ThreadMove>,
-    /// It has to be asked now and then: some pages are placed for several threads, or threads move.
+    /// The policy needs epochs, because some pages are placed for several threads or threads move.
     has_epochs: bool,
 }
 
-/// Of a program.
+/// Current phase of a program.
 #[derive(Clone, Copy, Debug, Default)]
 struct Phase {
-    /// The thread that was seen first.
+    /// First thread that was seen.
     first: Option<ThreadIndex>,
-    /// 0 until a second one was seen; each change of `alone` begins another.
+    /// 0 until a second thread was seen; each change of `alone` begins another phase.
     number: u32,
-    /// The only thread that runs.
+    /// Thread that runs alone, if any.
     alone: Option<ThreadIndex>,
 }
 
@@ -107,13 +105,13 @@ impl Phase {
     }
 }
 
-/// As often as `carrefour` allows (Carrefour §3.3.2).
+/// Maximum number of collapses, as for `carrefour` (Carrefour §3.3.2).
 const COLLAPSES_MAX: u8 = 5;
-/// A thread that runs alone for so long begins a phase.
+/// A thread that has run alone for this time begins a phase.
 const ALONE_NS: u64 = 1_000_000;
 
 impl Planned {
-    /// By page; bit n of `memory_nodes`: node n has memory.
+    /// `changes` are by page; bit n of `memory_nodes` is set if node n has memory.
     pub fn new(changes: Vec<PlannedChange>, to_come: Vec<PlannedPhase>, memory_nodes: u64) -> Self {
         let moves_threads = to_come.iter().any(|phase| !phase.threads.is_empty());
         let any_parallel = changes
@@ -132,7 +130,7 @@ impl Planned {
         }
     }
 
-    /// Is it the plan's to move a page: to copy it, or once more in this phase?
+    /// Does the plan still have to copy the page, or to move it in this phase?
     pub fn holds(&self, page: u32) -> bool {
         let page = page as usize;
         let phase = self.phases.get(usize::from(self.programs[page]));

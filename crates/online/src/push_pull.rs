@@ -1,10 +1,8 @@
-//! Migration by what a monitor on the network sees: ARS (Tao, Schulz and Karl, 2003), §4.1, §5.3
-//! and §5.4.
+//! ARS: migration by counts of a monitor on the network (Tao, Schulz and Karl, 2003), §4.1, §5.3 and §5.4.
 //!
-//! A monitor counts accesses to each page by node, and at every check a page moves to the node that
-//! dominates it, if that node stands out by more than the *threshold*: the factor times the page's
-//! mean count, over all nodes (the page's own, unweighted, in every variant). The monitor is on the
-//! network and does not see what a node does to its own memory, except in the `-local` variants.
+//! A monitor counts accesses to each page by node. At every check, a page moves to the node that dominates its
+//! accesses, if that node stands out by more than the *threshold*: the factor times the page's mean count over all
+//! nodes (unweighted in every variant). Except in the `-local` variants, the monitor does not see local accesses.
 //!
 //! | policy | moves page P from its home to the remote node N with the most accesses if |
 //! | --- | --- |
@@ -14,21 +12,20 @@
 //! | `out-w-local` | R(P, N) − R(P, home) > threshold |
 //! | `in-w` | (each node N decides for itself) R(P, N) − mean of R(·, N) over the remote pages that N accessed > threshold |
 //!
-//! R is the sum of a node's counts of the pages around P, weighted by 1 − 2d/n and never below 0: d is
-//! how many pages away they are, and n how many pages there are: those on P's home for the `out`
-//! variants, which take into account no others (§4.1.2); the remote pages that the node accessed for
-//! `in-w` (§4.1.3). There, nodes check in order of number and the first one takes the page.
+//! R is a node's weighted sum of counts of the pages around P, with weight 1 − 2d/n and at least 0. Here d is the
+//! distance from P in pages. For the `out` variants, n is the number of pages on P's home, and only those pages count
+//! (§4.1.2). For `in-w`, the pages are the remote pages that the node accessed (§4.1.3); nodes check in order of their
+//! numbers, and the first one takes the page.
 //!
-//! A page that nobody accessed since the last check is not moved, whatever its neighbours saw.
+//! A page without accesses since the last check is not moved, whatever the counts of its neighbours.
 //!
-//! A factor of nodes − 1 or more moves nothing under `out-u`: "memory accesses from any node cannot exceed
-//! three times of the average accesses on a four-node system" (§5.3). Under `out-u-local` a factor of nodes
-//! or more moves nothing, as a node has at most all accesses, and its home none. Sums over neighbours can
-//! exceed that. The published factor of 2 is two thirds of the bound on the paper's four nodes; where it
-//! is at or above the bound, on two nodes and on three, the default is two thirds of the bound there
-//! ([`PushPullParameters::on`]).
+//! Large factors move nothing. Under `out-u` this is the case from nodes − 1 on: "memory accesses from any node cannot
+//! exceed three times of the average accesses on a four-node system" (§5.3). Under `out-u-local` it is the case from
+//! the number of nodes on, when one node has all accesses and the home has none. Sums over neighbours can exceed these
+//! bounds. The published factor of 2 is two thirds of the bound on the paper's four nodes. On two and three nodes it is
+//! at or above the bound, so the default there is two thirds of the bound ([`PushPullParameters::on`]).
 //!
-//! Left open by the paper and chosen here: the check interval; counts start afresh at each check, or go on.
+//! The paper leaves open the check interval, and whether counts restart at each check; both are parameters.
 
 mod parameters;
 
@@ -43,8 +40,8 @@ use super::{
 /// No node.
 const NONE: u16 = u16::MAX;
 
-/// How much the factor changes at a check, and its least; the shares of pages that have changed hands
-/// above which it grows and below which it shrinks.
+/// Adaptive factor: its relative change per check, its minimum, and the shares of pages with a new dominant node above
+/// which it grows and below which it shrinks.
 const STEP: f64 = 0.25;
 const FACTOR_LEAST: f64 = 1.0;
 const CHANGED_MOST: f64 = 0.5;
@@ -53,17 +50,17 @@ const CHANGED_LEAST: f64 = 0.1;
 #[derive(Clone, Copy, Debug)]
 struct Page {
     place: Place,
-    /// Where it was when last seen.
+    /// Home of the page when last seen.
     home: u16,
-    /// Node that dominated it at the last check at which it had been accessed.
+    /// Node with the most accesses at the last check with accesses.
     dominant: u16,
-    /// It is on the list of those accessed since the last check.
+    /// The page is in `accessed`.
     listed: bool,
-    /// It is on the list of those that have counts.
+    /// The page is in `counted`.
     counted: bool,
 }
 
-/// The five algorithms.
+/// A policy of the ARS family.
 #[derive(Clone, Debug)]
 pub struct PushPull {
     monitor: Monitor,
@@ -71,31 +68,31 @@ pub struct PushPull {
     factor: f64,
     nodes: usize,
     pages: Vec<Page>,
-    /// `[page × nodes + node]`, since the last check, or all along.
+    /// Accesses `[page × nodes + node]`, since the last check or over the whole run.
     counts: Vec<u32>,
-    /// Pages that were accessed since the last check.
+    /// Pages accessed since the last check.
     accessed: Vec<u32>,
-    /// Pages that ever were, where counts go on.
+    /// Pages ever accessed, if counts do not restart at checks.
     counted: Vec<u32>,
-    /// Pages seen by home, `[application × nodes + home]`.
+    /// Number of seen pages by home, `[application × nodes + home]`.
     residents: Vec<u64>,
-    /// Migrations by page.
+    /// Number of migrations of each page.
     migrations: Vec<u32>,
 }
 
-/// A page that may move, and to where.
+/// A page that may move, and its target node.
 struct Candidate {
     page: u32,
     node: u16,
-    /// How far the node stands out.
+    /// By how much the node stands out, in accesses.
     excess: f64,
 }
 
 impl PushPull {
-    /// One of the algorithms.
+    /// The policy of a variant.
     ///
     /// # Errors
-    /// A machine of one node: no access is remote.
+    /// The machine has one node, so no access is remote.
     pub fn new(
         monitor: Monitor,
         parameters: &PushPullParameters,
@@ -131,7 +128,7 @@ impl PushPull {
         })
     }
 
-    /// The factor in force.
+    /// The current factor.
     pub fn factor(&self) -> f64 {
         self.factor
     }
@@ -165,14 +162,13 @@ impl PushPull {
         }
     }
 
-    /// Pages with counts, by `first` of each and then by place: neighbours count for what they were accessed,
-    /// whenever that was.
+    /// Pages with counts, in the order of `first` and then of place. Neighbours count for their older accesses, too.
     fn in_order(&self, first: impl Fn(&Page) -> u16) -> Vec<u32> {
         let key = |&number: &u32| {
             let page = &self.pages[number as usize];
             (first(page), page.place, number)
         };
-        // The keys themselves, not what is elsewhere in memory, are compared some fifteen times each.
+        // Each key is compared some fifteen times, so the keys are copied next to each other in memory.
         let with_counts = match self.parameters.afresh {
             true => &self.accessed,
             false => &self.counted,
@@ -182,7 +178,7 @@ impl PushPull {
         keys.into_iter().map(|(_, _, number)| number).collect()
     }
 
-    /// Candidates of the `out` algorithms.
+    /// Candidates of the `out` variants.
     fn push(&mut self) -> Vec<Candidate> {
         let counted = self.in_order(|page| page.home);
         let weighted = matches!(self.monitor, Monitor::OutW | Monitor::OutWLocal);
@@ -225,7 +221,7 @@ impl PushPull {
         candidates
     }
 
-    /// Candidates of `in-w`: every node's, in order.
+    /// Candidates of `in-w`: those of every node, in order of the nodes.
     fn pull(&self) -> Vec<Candidate> {
         let counted = self.in_order(|_| 0);
         let mut candidates = Vec::new();
@@ -253,14 +249,13 @@ impl PushPull {
         candidates
     }
 
-    /// R(P, `node`) for pages in order of address: sums of counts under a triangle that is 1 at P and
-    /// 0 at n/2 pages from it. From sums over all pages up to each, in whole numbers: n·R is
-    /// Σ (n − 2d)·count.
+    /// R(P, `node`) for pages in order of address: sums of counts weighted by a triangle that is 1 at P and 0 at n/2
+    /// pages from P. It is computed in whole numbers from prefix sums, as n·R = Σ (n − 2d)·count.
     fn around(&self, group: &[u32], node: usize, n: u64) -> Vec<f64> {
         let number = |page: &u32| self.pages[*page as usize].place.number;
         let counts = group.iter().map(|&page| u64::from(self.row(page)[node]));
         let sum = counts.fold(0, u64::saturating_add);
-        // Neither side of a page is more than this, whatever is in between.
+        // Bound of the intermediate values on either side of a page.
         let span = group.last().map_or(0, number) - number(&group[0]);
         let most = n.checked_add(span.saturating_mul(4));
         match most.and_then(|most| most.checked_mul(sum.max(1))) {
@@ -275,7 +270,7 @@ impl PushPull {
         }
     }
 
-    /// The same in numbers that are wide enough for n·R.
+    /// [`PushPull::around`] with integers of type `N`, which must be wide enough for n·R.
     fn around_in<N>(
         &self,
         group: &[u32],
@@ -298,7 +293,7 @@ impl PushPull {
             .iter()
             .map(|&page| whole(self.pages[page as usize].place.number - origin))
             .collect();
-        // Before each page: sums of counts, and of counts times numbers.
+        // Prefix sums of counts, and of counts times numbers.
         let mut sums = Vec::with_capacity(group.len() + 1);
         let (mut counts, mut moments) = (zero, zero);
         sums.push((counts, moments));
@@ -325,10 +320,10 @@ impl PushPull {
         relative
     }
 
-    /// Adapts the factor to the access pattern, which the paper leaves to future work (§5.3). If more than half of the pages have
-    /// another dominant node than when last accessed, moves do not last, and the factor grows by a quarter. If fewer than a
-    /// tenth have, it shrinks by as much, so that pages move earlier. It stays between 1 (two thirds on two nodes) and
-    /// nodes − 1.
+    /// Adapts the factor to the access pattern, which the paper leaves to future work (§5.3). If more than half of the
+    /// pages have a new dominant node since their last accesses, moves do not last, and the factor grows by a quarter.
+    /// If fewer than a tenth have, it shrinks by a quarter, so that pages move earlier. The factor stays between 1 (two
+    /// thirds on two nodes) and nodes − 1.
     fn adapt(&mut self) {
         let (mut known, mut changed) = (0u64, 0u64);
         for at in 0..self.accessed.len() {
@@ -354,7 +349,7 @@ impl PushPull {
         }
     }
 
-    /// The node with the most accesses that were seen, home or not.
+    /// The node with the most counted accesses, which may be the home.
     fn most(&self, page: u32) -> u16 {
         let row = self.row(page).iter().enumerate();
         let most = row.rev().max_by_key(|&(_, count)| count);
@@ -419,7 +414,7 @@ impl OnlinePolicy for PushPull {
         };
         let rule = self.rule();
         for Candidate { page, node, excess } in candidates {
-            // A page that is taken has a new home: later nodes leave it alone. One that nobody accessed stays.
+            // A taken page leaves the list, so that later nodes ignore it. Pages without accesses are not on the list.
             let taken = !self.pages[page as usize].listed;
             if taken || excess <= self.factor * self.mean(page) {
                 continue;

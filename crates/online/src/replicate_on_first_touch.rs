@@ -1,20 +1,19 @@
-//! A copy for every node that refers to a page: the baseline that Verghese §6.2.1 compares with
-//! ("a possible replicate on first miss policy").
+//! `replicate-on-first-touch`: a copy for every node that refers to a page, the baseline of Verghese §6.2.1 ("a
+//! possible replicate on first miss policy").
 
 use nearpage_recording::AccessKind;
 
 use super::{Action, ActionKind, Epoch, Observation, OnlinePolicy, Reason, Setting};
 
-/// `replicate-on-first-touch`: the first load or fetch by a node without a copy makes one. A page that
-/// has been stored to is left alone from then on: it would be copied after each store. Where there is
-/// no memory for a replica, none is asked for.
+/// The first load or fetch by a node without a copy makes one. Pages that have been stored to get no more copies,
+/// because each store would collapse them. No replica is requested if there is no memory for it.
 #[derive(Clone, Debug)]
 pub struct ReplicateOnFirstTouch {
     written: Vec<bool>,
 }
 
 impl ReplicateOnFirstTouch {
-    /// For the pages of `setting`.
+    /// The policy for the pages of `setting`.
     pub fn new(setting: &Setting) -> Self {
         Self {
             written: vec![false; setting.pages],
@@ -22,7 +21,7 @@ impl ReplicateOnFirstTouch {
     }
 }
 
-/// A copy for a node that has none, unless memory is short.
+/// A copy on the reader's node, unless it has one or memory is short.
 pub(super) fn copy_to_reader(observation: &Observation, rule: &'static str) -> Option<Action> {
     let &Observation { page, node, .. } = observation;
     (!observation.copies.on(node) && !observation.pressure).then(|| Action {

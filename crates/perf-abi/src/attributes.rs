@@ -1,10 +1,10 @@
-//! What an event is opened with and controlled by: `struct perf_event_attr`, flags of the call,
-//! `ioctl` requests, the ring's control page.
+//! Interface by which an event is opened and controlled: `struct perf_event_attr`, flags of the call, `ioctl` requests,
+//! the ring's control page.
 
 use crate::{Malformed, u32_at, u64_at};
 
-/// `struct perf_event_attr` as of Linux 5.13 (`PERF_ATTR_SIZE_VER7`). Older kernels accept the
-/// structure as long as the fields they don't know are zero.
+/// `struct perf_event_attr` as of Linux 5.13 (`PERF_ATTR_SIZE_VER7`). Older kernels accept the structure as long as the
+/// fields that they don't know are zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "names of the kernel's header")]
@@ -67,7 +67,7 @@ pub mod branch {
     pub const COUNTERS: u64 = 1 << 19;
 }
 
-/// Bits of [`Attributes::flags`], which the header has as a bit field.
+/// Bits of [`Attributes::flags`], which is a bit field in the kernel's header.
 #[expect(missing_docs, reason = "names of the kernel's header")]
 pub mod flag {
     pub const DISABLED: u64 = 1;
@@ -81,7 +81,7 @@ pub mod flag {
     pub const ENABLE_ON_EXEC: u64 = 1 << 12;
     pub const TASK: u64 = 1 << 13;
     pub const WATERMARK: u64 = 1 << 14;
-    /// Two bits: how near the sampled instruction is to the one that caused the event.
+    /// Two bits: how near the sampled instruction is to the instruction that caused the event.
     pub const PRECISE_IP_SHIFT: u32 = 15;
     pub const MMAP_DATA: u64 = 1 << 17;
     pub const SAMPLE_ID_ALL: u64 = 1 << 18;
@@ -105,7 +105,7 @@ pub mod ioctl {
     pub const ENABLE: u64 = 0x2400;
     pub const DISABLE: u64 = 0x2401;
     pub const SET_OUTPUT: u64 = 0x2405;
-    /// Writes a `u64` where its argument points.
+    /// Writes the event's id as a `u64` to the address in the argument.
     pub const ID: u64 = 0x8008_2407;
 }
 
@@ -121,7 +121,7 @@ pub mod control_page {
 }
 
 impl Attributes {
-    /// Attributes of an event, all else zero.
+    /// Attributes of an event, with all other fields zero.
     pub fn new(kind: u32, config: u64) -> Self {
         Self {
             kind,
@@ -131,8 +131,8 @@ impl Attributes {
         }
     }
 
-    /// Reads the fields that say what samples are of and how they are laid out. `bytes` are as long
-    /// as the kernel of the recording had the structure: later fields are zero where it ends.
+    /// Reads the fields that say what was sampled and how samples are laid out. `bytes` are as long as the structure of
+    /// the recording's kernel; fields beyond their end are zero.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         Ok(Self {
             sample_period: u64_at(bytes, 16)?,

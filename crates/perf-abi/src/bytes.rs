@@ -26,7 +26,7 @@ fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Malf
     bytes.copied().ok_or(Malformed)
 }
 
-/// Fields read one after the other; holds the bytes that are left.
+/// Reads fields one after the other; holds the remaining bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a>(pub &'a [u8]);
 

@@ -1,5 +1,5 @@
-//! What `PERF_SAMPLE_DATA_SRC` says (`union perf_mem_data_src`, include/uapi/linux/perf_event.h):
-//! in the kernel's rings, in perf.data and in what `perf script` prints.
+//! Decodes `PERF_SAMPLE_DATA_SRC` (`union perf_mem_data_src`, include/uapi/linux/perf_event.h): in the kernel's rings,
+//! in perf.data and in the text of `perf script`.
 //!
 //! ```text
 //! bits   0–4 mem_op    5–18 mem_lvl   19–23 mem_snoop  24–25 mem_lock  26–32 mem_dtlb
@@ -7,13 +7,13 @@
 //!      46–50 mem_region
 //! ```
 //!
-//! `mem_lvl_num`, `mem_remote` and `mem_hops` say it better where a kernel (4.14 and later) fills
-//! them in; `mem_lvl` is a bit for each level that may have served the access. Of snoops only
-//! those that another core's cache answered on Arm are decoded, of the TLBs only whether they missed, and of regions (Linux
-//! 7.0 and later, Intel's Diamond Rapids) only whether they are devices'. A later kernel's values make a word that is
-//! [undecoded](DataSource::is_undecoded): its level is unknown.
+//! `mem_lvl_num`, `mem_remote` and `mem_hops` are more precise if a kernel (4.14 and later) sets them; `mem_lvl` has a
+//! bit for each level that may have served the access. Of snoops, only answers by another core's cache on Arm are
+//! decoded. Of the TLB field, only whether all TLBs missed is decoded, and of regions (Linux 7.0 and later, Intel's
+//! Diamond Rapids), only whether they are devices'. Values of later kernels make a word
+//! [undecoded](DataSource::is_undecoded), with an unknown level.
 
-/// Values of the fields above.
+/// Values of `mem_op`.
 const OP_LOAD: u64 = 0x02;
 const OP_STORE: u64 = 0x04;
 const OP_PREFETCH: u64 = 0x08;
@@ -49,17 +49,17 @@ pub mod level_number {
     pub const NOT_AVAILABLE: u64 = 0xf;
 }
 
-/// `mem_hops`: another core of the same node.
+/// `mem_hops` of another core on the same node.
 const HOPS_SAME_NODE: u64 = 1;
-/// The farthest: another board.
+/// Largest known `mem_hops`: another board.
 const HOPS_MAX: u64 = 4;
-/// `mem_region`: registers of devices.
+/// `mem_region` of devices' registers.
 const REGION_DEVICES: u64 = 7;
-/// The last of eight regions of memory.
+/// Largest known `mem_region`: the last of eight regions of memory.
 const REGION_MAX: u64 = 15;
-/// Where `mem_region` ends.
+/// Number of bits up to the end of `mem_region`.
 const BITS: u32 = 51;
-/// `mem_snoopx`: a cache of another core had the data.
+/// `mem_snoopx` if a cache of another core had the data.
 const SNOOP_PEER: u64 = 2;
 
 /// What an instruction did to memory.
@@ -88,7 +88,7 @@ pub enum Level {
     RemoteCache,
 }
 
-/// A `data_src` as a sample has it.
+/// The `data_src` word of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataSource(pub u64);
 
@@ -103,24 +103,24 @@ impl DataSource {
         Self(op)
     }
 
-    /// The data was at this level. `number` is the level's `mem_lvl_num`, so that a source can be
-    /// more precise than a [`Level`].
+    /// Sets the level at which the data was. `number` is a `mem_lvl_num`, so that a source can be more precise than a
+    /// [`Level`].
     pub fn served_by(self, number: u64) -> Self {
         Self(self.0 | number << 33)
     }
 
-    /// The data was on another node, if `remote`.
+    /// Sets whether the data was on another node.
     pub fn on_other_node(self, remote: bool) -> Self {
         Self(self.0 | u64::from(remote) << 37)
     }
 
-    /// A page table was walked for the access, or a TLB had the page.
+    /// Sets whether a page table was walked for the access; otherwise, a TLB had the page.
     pub fn with_tlb_miss(self, missed: bool) -> Self {
         let result = if missed { TLB_MISS } else { TLB_HIT };
         Self(self.0 | (TLB_WALKER | result) << 26)
     }
 
-    /// Did no TLB have the page? `None` where the source does not say.
+    /// Whether no TLB had the page; `None` if the source does not say.
     pub fn tlb_miss(self) -> Option<bool> {
         match self.0 >> 26 & 0x7f {
             tlb if tlb & TLB_NOT_AVAILABLE != 0 => None,
@@ -130,7 +130,7 @@ impl DataSource {
         }
     }
 
-    /// What the access did; `None` where the source does not say.
+    /// Operation of the access; `None` if the source does not say.
     pub fn operation(self) -> Option<Operation> {
         match self.0 & 0x1f {
             op if op & OP_STORE != 0 => Some(Operation::Store),
@@ -140,7 +140,7 @@ impl DataSource {
         }
     }
 
-    /// Does the word say something that this module does not know, as a later kernel's may?
+    /// Whether the word has values that this module does not know, as a later kernel's may.
     pub fn is_undecoded(self) -> bool {
         self.hops() > HOPS_MAX || self.region() > REGION_MAX || self.0 >> BITS != 0
     }
@@ -153,7 +153,7 @@ impl DataSource {
         self.0 >> 46 & 0x1f
     }
 
-    /// What served the access.
+    /// Level that served the access.
     pub fn level(self) -> Level {
         use level_number::*;
         let levels = self.0 >> 5 & 0x3fff;
@@ -171,14 +171,14 @@ impl DataSource {
         };
         let peer = self.0 >> 38 & 3 == SNOOP_PEER;
         match self.0 >> 33 & 0xf {
-            // perf's word for stores on Neoverse, of which the hardware does not say what served them.
+            // perf writes this for stores on Neoverse, whose hardware does not say what served them.
             ANY_CACHE if levels & LEVEL_NOT_AVAILABLE != 0 => Level::Unknown,
             L1 | L2 if peer => cache,
             L0 | L1 => Level::L1,
             L2 | L2_MISS_HANDLING => Level::L2,
             L3 | ANY_CACHE => cache,
             LINE_FILL_BUFFER => Level::LineFillBuffer,
-            // Arm's word for another socket: a cache of a core there, of whichever level.
+            // Arm's value for another socket: the cache of a core there, at any level.
             NOT_AVAILABLE if remote && peer => Level::RemoteCache,
             L4 | MEMORY_SIDE_CACHE | RAM | PERSISTENT | CXL if remote => Level::RemoteMemory,
             L4 | MEMORY_SIDE_CACHE | RAM | PERSISTENT | CXL => Level::LocalMemory,
@@ -187,7 +187,7 @@ impl DataSource {
     }
 }
 
-/// The level by `mem_lvl`: the farthest one, where several bits are set.
+/// The level by `mem_lvl`; if several bits are set, the farthest level.
 fn by_bits(levels: u64) -> Level {
     match levels {
         _ if levels & 0x300 != 0 => Level::RemoteMemory,
@@ -244,7 +244,7 @@ mod tests {
         op | lvl << 5 | number << 33 | remote << 37 | hops << 43
     }
 
-    /// As the kernel's tables write them (arch/x86/events/intel/ds.c, amd/ibs.c; perf_event.h).
+    /// Values as the kernel's tables write them (arch/x86/events/intel/ds.c, amd/ibs.c; perf_event.h).
     #[test]
     fn every_level_by_number_and_by_bits() {
         use level_number::*;
@@ -255,7 +255,7 @@ mod tests {
             (CXL, 1, 0, Level::RemoteMemory),
             (MEMORY_SIDE_CACHE, 0, 0, Level::LocalMemory),
             (ANY_CACHE, 0, 0, Level::L3),
-            // AMD: a neighbour's cache on the node, and a far one.
+            // AMD: another core's cache on the same node, and a cache on another node.
             (ANY_CACHE, 1, 1, Level::L3),
             (ANY_CACHE, 1, 2, Level::RemoteCache),
             (L3, 1, 0, Level::RemoteCache),
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// As tools/perf/util/arm-spe.c writes them, with what perf prints.
+    /// Words as tools/perf/util/arm-spe.c writes them, with the text that perf prints.
     #[test]
     fn words_of_todays_kernels_on_neoverse() {
         use level_number::*;
@@ -370,8 +370,8 @@ mod tests {
         ]);
     }
 
-    /// As arch/x86/events/intel/ds.c (Skylake on, Alder Lake's and Lunar Lake's cores) and arch/x86/events/amd/ibs.c (Zen 4) write them,
-    /// with what perf prints.
+    /// Words as arch/x86/events/intel/ds.c (Skylake on, Alder Lake's and Lunar Lake's cores) and
+    /// arch/x86/events/amd/ibs.c (Zen 4) write them, with the text that perf prints.
     #[test]
     fn words_of_todays_kernels_on_x86() {
         use level_number::*;
@@ -424,7 +424,7 @@ mod tests {
         ]);
     }
 
-    /// As `pnc_latency_data` of arch/x86/events/intel/ds.c writes them for Panther Cove and Diamond Rapids.
+    /// Words as `pnc_latency_data` of arch/x86/events/intel/ds.c writes them for Panther Cove and Diamond Rapids.
     #[test]
     fn words_with_regions() {
         use level_number::*;

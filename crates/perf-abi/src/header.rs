@@ -1,11 +1,11 @@
-//! `struct perf_event_header`, which every record begins with: `type: u32, misc: u16, size: u16`.
-//! The size includes these eight bytes.
+//! `struct perf_event_header`, with which every record begins: `type: u32, misc: u16, size: u16`. The size includes
+//! these eight bytes.
 
 use crate::{Malformed, u16_at, u32_at};
 
 /// Length of a header.
 pub const BYTES: usize = 8;
-/// Length of the longest record: a header has 16 bits for the size.
+/// Length of the longest record, as a header has 16 bits for the size.
 pub const RECORD_BYTES_MAX: usize = u16::MAX as usize;
 
 /// Record types (`PERF_RECORD_…`).
@@ -23,7 +23,7 @@ pub mod kind {
     pub const LOST_SAMPLES: u32 = 13;
 }
 
-/// Bits of `misc` (`PERF_RECORD_MISC_…`). The upper ones mean something else in each record type.
+/// Bits of `misc` (`PERF_RECORD_MISC_…`). The upper bits have another meaning in each record type.
 #[expect(missing_docs, reason = "names of the kernel's header")]
 pub mod misc {
     pub const CPUMODE_MASK: u16 = 7;
@@ -42,13 +42,13 @@ pub struct Header {
     pub misc: u16,
 }
 
-/// Was the CPU in user mode?
+/// Whether the CPU was in user mode.
 #[inline]
 pub fn is_user(misc: u16) -> bool {
     misc & misc::CPUMODE_MASK == misc::USER
 }
 
-/// The length of the record at the beginning of `bytes`, header included, if all of it is there.
+/// Length of the record at the beginning of `bytes`, header included; an error if the record is incomplete.
 #[inline]
 pub fn record_bytes(bytes: &[u8]) -> Result<usize, Malformed> {
     let size = usize::from(u16_at(bytes, 6)?);
@@ -67,7 +67,7 @@ pub fn split(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
     Ok((header, &bytes[BYTES..record_bytes(bytes)?]))
 }
 
-/// Appends a record whose body is what `body` appends.
+/// Appends a record; `body` appends the record's body.
 pub fn append_with(records: &mut Vec<u8>, header: Header, body: impl FnOnce(&mut Vec<u8>)) {
     let begin = records.len();
     records.extend(header.kind.to_le_bytes());

@@ -4,7 +4,7 @@
 //! `perf.data` files. Sources: the manual page perf_event_open(2), and the kernel's
 //! include/uapi/linux/perf_event.h. Names follow the header, in Rust's spelling.
 //!
-//! Parsing is total: a record is only bytes, and may come from a hostile file. What is too short is
+//! Parsing is total: a record is only bytes, and may come from a hostile file. A record that is too short is
 //! [`Malformed`]. All numbers are little-endian, as on every machine that nearpage runs on.
 //!
 //! ```
@@ -31,6 +31,6 @@ pub use data_src::DataSource;
 pub use sample::{Sample, fixed_offset, sample_type, trailer_bytes};
 pub use sideband::{AuxStretch, BuildId, Map, Sideband};
 
-/// Bytes that end before the record does, or that are no record.
+/// Error for bytes that end before the record does, or that are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;

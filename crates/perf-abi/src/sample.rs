@@ -1,7 +1,7 @@
 //! Bodies of samples, and the trailers of all other records (`struct sample_id`).
 //!
-//! Which fields there are follows from [`Attributes::sample_type`]; their order is that of
-//! perf_event_open(2), "PERF_RECORD_SAMPLE", not that of the bits.
+//! [`Attributes::sample_type`] says which fields are present. Their order is that of perf_event_open(2),
+//! "PERF_RECORD_SAMPLE", not that of the bits.
 
 use crate::{Attributes, Bytes, DataSource, Malformed, branch, flag, read_format, u64_at};
 
@@ -29,7 +29,7 @@ pub mod sample_type {
 }
 use sample_type as st;
 
-/// Fields in a sample's order. The first nine have eight bytes each, and so have the last two.
+/// Fields in a sample's order. The first nine and the last two have eight bytes each.
 const ORDER: [u64; 17] = [
     st::IDENTIFIER,
     st::IP,
@@ -55,8 +55,7 @@ const VARIABLE: u64 =
 /// Bytes from a sample's beginning to `field`, a bit of [`sample_type`].
 ///
 /// # Panics
-/// Where a field of variable length comes before it. None does before those up to
-/// [`PERIOD`](sample_type::PERIOD).
+/// If a field of variable length comes before `field`, which is never so up to [`PERIOD`](sample_type::PERIOD).
 pub const fn fixed_offset(sample_type: u64, field: u64) -> usize {
     let (mut at, mut bytes) = (0, 0);
     while ORDER[at] & field == 0 {
@@ -69,8 +68,8 @@ pub const fn fixed_offset(sample_type: u64, field: u64) -> usize {
     bytes
 }
 
-/// Length of the trailer of records that are no samples, with [`flag::SAMPLE_ID_ALL`]: thread, time,
-/// id, stream, CPU and identifier, eight bytes each, as far as samples have them.
+/// Length of the trailer of records other than samples, with [`flag::SAMPLE_ID_ALL`]: thread, time, id, stream, CPU and
+/// identifier, eight bytes each, if samples have these fields.
 pub const fn trailer_bytes(sample_type: u64) -> usize {
     let fields = st::TID | st::TIME | st::ID | st::STREAM_ID | st::CPU | st::IDENTIFIER;
     8 * (sample_type & fields).count_ones() as usize
@@ -92,12 +91,12 @@ pub struct Sample {
 }
 
 impl Attributes {
-    /// Do samples have one of these fields?
+    /// Whether samples have one of these fields.
     fn has(&self, fields: u64) -> bool {
         self.sample_type & fields != 0
     }
 
-    /// Where the event's number is in a sample's body.
+    /// Offset of the event's number in a sample's body.
     fn id_offset(&self) -> Option<usize> {
         let field = match self.has(st::IDENTIFIER) {
             true => st::IDENTIFIER,
@@ -112,13 +111,13 @@ impl Attributes {
         u64_at(body, self.id_offset()?).ok()
     }
 
-    /// When a sample was taken, from its body.
+    /// Time of a sample, from its body.
     pub fn sample_time_ns(&self, body: &[u8]) -> Option<u64> {
         let time = || u64_at(body, fixed_offset(self.sample_type, st::TIME)).ok();
         self.has(st::TIME).then(time).flatten()
     }
 
-    /// When a record was written that is no sample, from the trailer in its body.
+    /// Time of a record other than a sample, from the trailer in its body.
     pub fn trailer_time_ns(&self, body: &[u8]) -> Option<u64> {
         if self.flags & flag::SAMPLE_ID_ALL == 0 || !self.has(st::TIME) {
             return None;
@@ -128,7 +127,7 @@ impl Attributes {
         u64_at(body, time_at).ok()
     }
 
-    /// Can records of both events be told apart?
+    /// Whether records of both events can be told apart.
     pub fn is_laid_out_as(&self, other: &Self) -> bool {
         self.sample_type == other.sample_type
             && (self.flags ^ other.flags) & flag::SAMPLE_ID_ALL == 0

@@ -1,4 +1,4 @@
-//! Records that are no samples: mappings, names, beginnings and ends of threads, losses.
+//! Records other than samples: mappings, names, beginnings and ends of threads, losses.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use crate::{Malformed, u32_at, u64_at};
 const AUX_TRUNCATED: u64 = 1;
 const AUX_COLLISION: u64 = 1 << 3;
 
-/// `PROT_READ | PROT_EXEC` and `PROT_READ | PROT_WRITE`, for records that do not have it.
+/// `PROT_READ | PROT_EXEC` and `PROT_READ | PROT_WRITE`, for records that have no protection.
 const EXECUTABLE: u32 = 5;
 const WRITABLE: u32 = 3;
 
-/// The kernel's paths are no longer.
+/// Longest text of a record; the kernel's paths are no longer.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// A record that is no sample, with the fields that nearpage uses.
+/// A record other than a sample, with the fields that nearpage uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "process and thread ids")]
 pub enum Sideband<'a> {
-    /// Something was mapped (`MMAP`, `MMAP2`).
+    /// Memory was mapped (`MMAP`, `MMAP2`).
     Map(Map<'a>),
     /// A thread's name (`COMM`).
     Name {
@@ -30,16 +30,16 @@ pub enum Sideband<'a> {
         /// The process began another program.
         exec: bool,
     },
-    /// A thread began, in a process of its own if the parent is another.
+    /// A thread began. If the parent is another process, the thread began a process of its own.
     Fork { pid: u32, tid: u32, parent_pid: u32 },
     /// A thread ended.
     Exit { pid: u32, tid: u32 },
-    /// Records found no room in the ring (`LOST`, `LOST_SAMPLES`).
+    /// The ring had no room for records (`LOST`, `LOST_SAMPLES`).
     Lost {
         /// Records that were lost.
         records: u64,
     },
-    /// The kernel stopped an event for the rest of a tick because it came too often.
+    /// The kernel stopped an event for the remainder of a tick because the event came too often.
     Throttle,
     /// New data in the AUX area.
     Aux(AuxStretch),
@@ -48,34 +48,34 @@ pub enum Sideband<'a> {
 /// A mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Map<'a> {
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Where it begins.
+    /// First address.
     pub address: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Where in the file it begins.
+    /// Offset of the mapping in the file.
     pub file_offset: u64,
     /// `PROT_…` bits.
     pub protection: u32,
     /// The file's path, or a name such as `[heap]`.
     pub path: &'a [u8],
-    /// Empty where the record has none.
+    /// Build id; empty if the record has none.
     pub build_id: BuildId,
 }
 
 /// A stretch of the AUX area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuxStretch {
-    /// Counted from the area's first use; the area is a ring.
+    /// Offset, counted from the area's first use; the area is a ring.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Samples were lost: the area was full, or one came before the last was written.
+    /// Whether samples were lost: the area was full, or a sample came before the last one was written.
     pub incomplete: bool,
 }
 
-/// A module's build id, of which the kernel writes at most 20 bytes. Displays in hexadecimal.
+/// A module's build id of at most 20 bytes, as the kernel writes it. Displays in hexadecimal.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct BuildId {
     bytes: [u8; Self::BYTES_MAX],
@@ -85,7 +85,7 @@ pub struct BuildId {
 impl BuildId {
     const BYTES_MAX: usize = 20;
 
-    /// The first 20 of `bytes`.
+    /// A build id of the first 20 of `bytes`.
     pub fn new(bytes: &[u8]) -> Self {
         let mut id = Self::default();
         for (to, from) in id.bytes.iter_mut().zip(bytes) {
@@ -95,7 +95,7 @@ impl BuildId {
         id
     }
 
-    /// Of hexadecimal digits, two a byte; `None` for anything else.
+    /// Parses hexadecimal digits, two per byte; `None` for anything else.
     pub fn from_hexadecimal(text: &str) -> Option<Self> {
         let mut bytes = [0; Self::BYTES_MAX];
         let (digits, []) = text.as_bytes().as_chunks::<2>() else {
@@ -109,12 +109,12 @@ impl BuildId {
         Some(Self::new(bytes))
     }
 
-    /// Its bytes.
+    /// The bytes of the build id.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// Is there none?
+    /// Whether there is no build id.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -135,7 +135,7 @@ impl fmt::Debug for BuildId {
 }
 
 impl<'a> Sideband<'a> {
-    /// Parses a record's body; what trails it is not looked at. `None`: a record of another type.
+    /// Parses a record's body, and ignores the trailer. `None` for a record of another type.
     pub fn parse(kind: u32, misc: u16, body: &'a [u8]) -> Result<Option<Self>, Malformed> {
         Ok(Some(match kind {
             kind::MMAP | kind::MMAP2 => Self::Map(parse_map(kind, misc, body)?),
@@ -170,7 +170,7 @@ impl<'a> Sideband<'a> {
         }))
     }
 
-    /// Appends the record as the kernel would have written it, `trailer` at its end.
+    /// Appends the record as the kernel would have written it, with `trailer` at its end.
     pub fn append(&self, records: &mut Vec<u8>, trailer: &[u8]) {
         let (kind, misc) = match self {
             Self::Map(map) if map.build_id.is_empty() => (kind::MMAP2, 0),
@@ -260,7 +260,7 @@ fn append_words(body: &mut Vec<u8>, words: &[u64]) {
     body.extend(words.iter().flat_map(|word| word.to_le_bytes()));
 }
 
-/// Appends text, a zero at least after it, up to a multiple of eight bytes.
+/// Appends text and at least one zero, up to a multiple of eight bytes.
 fn append_text(body: &mut Vec<u8>, text: &[u8]) {
     let text = &text[..text.len().min(TEXT_BYTES_MAX)];
     body.extend(text);

@@ -17,12 +17,11 @@ compile_error!(
 );
 
 /// # Safety
-/// A `repr(C)` struct of integers, or an integer: any bytes are a value (zeros too), and there is
-/// no padding.
+/// The type has to be an integer, or a `repr(C)` struct of integers without padding: any bytes, zeros too, are a value.
 unsafe trait Plain: Sized {
     /// All bytes zero.
     fn zeroed() -> Self {
-        // SAFETY: zeros are a value.
+        // SAFETY: all bytes zero are a value, as the trait requires.
         unsafe { std::mem::zeroed() }
     }
 
@@ -34,15 +33,15 @@ unsafe trait Plain: Sized {
 
 macro_rules! plain {
     ($($name:ty: $bytes:literal)*) => { $(
-        // SAFETY: fields are integers (or arrays and structs of them), as its module says; the
-        // size is the sum of theirs.
+        // SAFETY: fields are integers, or arrays and structs of integers, as the type's module says; its size is the
+        // sum of theirs, so that there is no padding.
         unsafe impl Plain for $name {}
         const _: () = assert!(size_of::<$name>() == $bytes, "its layout changed: check that it has no padding");
     )* };
 }
 plain!(Header: 120 Section: 32 Module: 48 Rule: 120 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 Phase: 32 u16: 2 u8: 1);
 
-/// First entry and how many.
+/// First entry of a table, and number of entries.
 pub(crate) type Part = [u32; 2];
 
 /// The tables of a compact plan under construction.
@@ -99,8 +98,7 @@ fn append<T>(table: &mut Vec<T>, entries: impl IntoIterator<Item = T>) -> Part {
 }
 
 impl Tables {
-    /// Index of a module: by build-id (hexadecimal) where it has one of at most 32 bytes, otherwise
-    /// by file name.
+    /// Index of a module: found by build-id (hexadecimal) if it has one of at most 32 bytes, otherwise by file name.
     pub fn module(&mut self, build_id: &str, file_name: &str) -> u32 {
         let id = decode_hex(build_id)
             .filter(|id| id.len() <= 32)
@@ -123,7 +121,7 @@ impl Tables {
         self.modules.len() as u32 - 1
     }
 
-    /// Is the plan's module `index` this one? By build-id where the plan has one, otherwise by name.
+    /// True if the plan's module `index` is the module `name`: by build-id if the plan has one, otherwise by file name.
     pub fn is_module(&self, index: u32, name: ModuleName<'_>) -> bool {
         let Some(module) = self.modules.get(index as usize) else {
             return false;
@@ -153,17 +151,14 @@ impl Tables {
         append(&mut self.frames, frames.into_iter().map(frame))
     }
 
-    /// Appends a node sequence.
     pub fn add_nodes(&mut self, nodes: impl IntoIterator<Item = NodeId>) -> Part {
         append(&mut self.nodes, nodes.into_iter().map(|node| node.0))
     }
 
-    /// Appends page runs.
     pub fn add_runs(&mut self, runs: Vec<Run>) -> Part {
         append(&mut self.runs, runs)
     }
 
-    /// Appends weights.
     pub fn add_weights(&mut self, weights: &[(NodeId, u32)]) -> Part {
         let weight = |&(node, pages): &(NodeId, u32)| Weight {
             node: node.0.into(),

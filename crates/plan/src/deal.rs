@@ -24,11 +24,11 @@ pub(crate) struct Dealer<'a> {
     pub teams: &'a [&'a Team],
     /// Unit of the plan's page runs.
     pub plan_page_bytes: u64,
-    /// A plan's pattern was seen with the team's recorded size: with another number of threads the
-    /// period of an object of whole periods stays and is divided anew, as NumaMMA §4.1.3 carries 32 threads' pattern over
-    /// to 8 nodes. The block of a rule written by hand stays as it is written.
+    /// True for a plan's patterns, which were seen with the team's recorded size. With another number of threads, the
+    /// period of an object of whole periods stays, and is divided anew, as NumaMMA §4.1.3 carries 32 threads' pattern
+    /// over to 8 nodes. A rule written by hand keeps its block as it is written.
     pub period_is_kept: bool,
-    /// The rule, for messages.
+    /// The rule's name, for messages.
     pub name: &'a str,
     pub tables: &'a mut Tables,
     pub warnings: &'a mut Vec<String>,
@@ -131,8 +131,8 @@ impl Dealer<'_> {
         Ok(rules.collect())
     }
 
-    /// Rules for the objects of a call site, one for each thread of a team. Objects go to the threads in turn or, if their
-    /// number `objects` is known, in shares.
+    /// Rules for the objects of a call site, one for each thread of a team. Objects go to the threads in turn or, if
+    /// their number `objects` is known, in shares.
     fn place_in_turn(&mut self, rule: Rule, team: &str, objects: u32) -> Result<Vec<Rule>, Error> {
         if rule.subject != subject::CALL_SITE {
             return Err(Error::NotOfCallSite {
@@ -189,16 +189,15 @@ impl Dealer<'_> {
         self.target.thread_nodes(&self.team_name(team)?)
     }
 
-    /// Threads that a team had when the plan was made; 0: the plan does not say.
+    /// Number of threads of a team when the plan was made; 0: the plan does not say.
     fn planned_threads(&self, team: &str) -> Result<u64, Error> {
         let name = self.team_name(team)?;
         let teams = self.teams.iter().copied();
         Ok(threads_of(teams, &name).unwrap_or(0))
     }
 
-    /// Bytes of one piece when so many threads share the period.
-    /// The period stays where the object is whole periods, as the rows of an array are; else the block does, as a
-    /// program's own constant.
+    /// Bytes of one piece for a number of threads. The period stays if the object consists of whole periods, as the
+    /// rows of an array do; otherwise the block stays, as a constant of the program.
     fn block_bytes(
         &self,
         block_bytes: u64,
@@ -238,9 +237,9 @@ impl Dealer<'_> {
         }
     }
 
-    /// The nodes of a run's owner, one after the other along the run. In a team of another size than the planned one the
-    /// owner is the threads that have its share of the team: the middle one of fewer, all of more, in the order in which
-    /// owners follow each other.
+    /// The nodes of a run's owner, one after the other along the run. If the team has another size than planned, the
+    /// owner stands for the threads with its share of the team: the middle thread in a smaller team, all of these
+    /// threads in a larger one, in the order in which owners follow each other.
     fn run_owner_nodes(&mut self, owner: &Owner, descends: bool) -> Result<Vec<NodeId>, Error> {
         let Owner::Thread { team, index } = owner else {
             return Ok(vec![self.owner_node(owner)?]);
@@ -263,7 +262,7 @@ impl Dealer<'_> {
         Ok(share)
     }
 
-    /// The rule with page runs: exactly as planned for objects of the planned size.
+    /// Rules with page runs: exactly as planned for objects of the planned size.
     fn place_runs(&mut self, rule: Rule, runs: &[PageRun]) -> Result<Vec<Rule>, Error> {
         let owned = self.owned_bytes(runs)?;
         let end = owned.last().map_or(0, |&(_, end, _)| end);
@@ -284,8 +283,8 @@ impl Dealer<'_> {
         }
     }
 
-    /// Rules for the objects of a call site: exact to the page for objects of the planned size, and in the same proportions
-    /// for others, by a rule with more flags.
+    /// Rules for the objects of a call site: exact to the page for objects of the planned size; in the same proportions
+    /// for other objects, by a rule with more flags.
     fn place_owned(
         &mut self,
         rule: Rule,
@@ -301,7 +300,7 @@ impl Dealer<'_> {
             ..rule
         };
         if rule.order != [0, NONE] {
-            // Bounds would change which objects are counted. For the planned size, the shares are the pages.
+            // Size bounds would change which objects are counted. For the planned size, each share is a page.
             return vec![scaled];
         }
         let [low, high] = rule.size_bounds_bytes;
@@ -342,7 +341,7 @@ impl Dealer<'_> {
             let nodes = self.run_owner_nodes(&run.owner, descends)?;
             let part = |at: usize| {
                 let offset = u128::from(end - start) * at as u128 / nodes.len() as u128;
-                // Both are whole pages.
+                // Begin and end are whole pages of the plan.
                 (start + offset as u64) / bytes * bytes
             };
             let parts = (0..nodes.len()).map(|at| (part(at), part(at + 1), nodes[at]));
@@ -382,8 +381,7 @@ impl Dealer<'_> {
         }
     }
 
-    /// One share per page (or as many as there may be), so that an object of any size is divided in
-    /// the same proportions.
+    /// One share per page, up to [`SHARES_MAX`], so that an object of any size is divided in the same proportions.
     fn shares(&mut self, owned: &[(u64, u64, NodeId)], planned_bytes: u64, pages: u64) -> [u32; 2] {
         let count = pages.min(SHARES_MAX);
         let mut at = 0;
@@ -422,7 +420,7 @@ fn for_growth(rule: Rule, wanted: &Placement) -> Rule {
     }
 }
 
-/// Does one thread of a team come after another of the same team?
+/// True if one thread of a team comes after another thread of the same team.
 fn is_after(one: &Owner, other: &Owner) -> bool {
     match (one, other) {
         (
@@ -446,7 +444,7 @@ fn parts([first, last]: [u32; 2], count: usize) -> Vec<[u32; 2]> {
         .collect()
 }
 
-/// Runs in units of `page_bytes`, strictly ascending, neighbours on different nodes; times
+/// Runs in units of `page_bytes`, strictly ascending, neighbours on different nodes. Page numbers are scaled by
 /// `scale.0 / scale.1`.
 fn page_runs(owned: &[(u64, u64, NodeId)], page_bytes: u64, scale: Option<(u64, u64)>) -> Vec<Run> {
     let page = |bytes: u64| {

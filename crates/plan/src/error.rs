@@ -1,14 +1,14 @@
-//! What can go wrong.
+//! Errors of plans.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What was expected of a text, in words, with an example.
+/// Message that says which form of text was expected, with an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SyntaxError(pub(crate) String);
 
-/// Why there is no plan, or why it can't be used here.
+/// Reason why there is no plan, or why it can't be used here.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
@@ -86,8 +86,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a command ends with: as a shell, 127 where there is no such command and 126 where it cannot be executed; 2 for
-    /// wrong usage, 1 for the rest.
+    /// Exit status of a command that ends with this error. As in a shell, 127: there is no such command, 126: it cannot
+    /// be executed; 2: wrong usage; 1: any other error.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::CommandNotFound { .. } => 127,
@@ -97,7 +97,7 @@ impl Error {
         }
     }
 
-    /// Is it the user's wording (exit status 2) rather than a failure (1)?
+    /// True for wrong usage by the user (exit status 2), false for a failure.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Rule { .. } | Self::UnmatchedTwice { .. })
     }

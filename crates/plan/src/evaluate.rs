@@ -1,6 +1,6 @@
-//! What a translated plan does to objects that are described, not in memory: which rule takes one,
-//! and where its pages go. The rules are read as the preload library reads them, and the arithmetic
-//! of pages is the same code ([`nearpage_wire::pieces`]).
+//! Effect of a translated plan on objects that are described, not in memory: which rule takes an object, and where its
+//! pages go. Rules are read as the preload library reads them, and pages are computed by the same code
+//! ([`nearpage_wire::pieces`]).
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use nearpage_wire::pieces::{Extent, NodeSet, Pattern, PatternTables, Pieces, Tar
 
 use crate::Compact;
 
-/// Pieces that an object is placed in, at most: twice the quarter of Linux's usual 65,530 mappings that the preload library
-/// keeps to. An object is as large as a recording says.
+/// Most pieces of one object: twice the quarter of Linux's usual 65,530 mappings that the preload library keeps to. A
+/// recording may name objects of any size.
 const PIECES_MAX: u64 = 1 << 15;
 
-/// A program or library as a process has it.
+/// A program or library in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleName<'a> {
     /// GNU build-id, lower-case hexadecimal; empty where there is none.
@@ -37,18 +37,17 @@ pub enum Origin<'a> {
     Heap(Allocation<'a>),
     /// It is a mapping of the program's own.
     Mapping(Allocation<'a>),
-    /// It is the heap that `brk` extends, as a whole: for where no object has a place of its own.
+    /// The heap that `brk` extends, as a whole, for pages that no object in it has placed.
     BrkHeap,
 }
 
-/// Who allocated an object.
+/// Call stack and thread of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation<'a> {
-    /// Return addresses as virtual addresses in their modules' files, innermost first, without
-    /// frames of runtime modules ([`nearpage_wire::is_runtime_module`]); none for a frame in no
-    /// module.
+    /// Return addresses as virtual addresses in their modules' files, innermost first, without frames of runtime
+    /// modules ([`nearpage_wire::is_runtime_module`]); `None` for a frame in no module.
     pub frames: &'a [Option<(ModuleName<'a>, u64)>],
-    /// Order of creation of the thread in its process.
+    /// Order of creation of the allocating thread in its process.
     pub thread: u32,
 }
 
@@ -64,8 +63,8 @@ pub struct PlacedPages {
 }
 
 impl PlacedPages {
-    /// The node of the page at an address. Pages that are interleaved go by their number in the
-    /// address space, as Linux deals those of anonymous memory.
+    /// The node of the page at an address. Interleaved pages go by their number in the address space, as Linux does
+    /// with anonymous memory.
     pub fn node(&self, address: u64, page_bytes: u64) -> Option<NodeId> {
         let number = match self.target {
             Target::Node(node) => node,
@@ -79,34 +78,33 @@ impl PlacedPages {
     }
 }
 
-/// What became of an object.
+/// Placement of an object by a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evaluated {
-    /// Number of the rule that took it: a position in [`Compact::rule_names`].
+    /// Number of the rule: a position in [`Compact::rule_names`].
     pub rule: usize,
-    /// It was recognised by its second, weaker key.
+    /// True if the object was recognised by its second, weaker key.
     pub is_weak: bool,
-    /// Where its pages go, ascending; empty for what is left to first touch, or smaller than two
-    /// pages.
+    /// Where its pages go, ascending; empty for objects that are left to first touch or smaller than two pages.
     pub pages: Vec<PlacedPages>,
 }
 
-/// The rules of a plan for one process, which count the objects they see.
+/// The rules of a plan for one process. They count the objects they see.
 #[derive(Debug)]
 pub struct ProcessRules<'a> {
     compact: &'a Compact,
     rules: &'a [Rule],
-    /// By rule: the first of those that number the same objects.
+    /// By rule: the first rule that numbers the same objects.
     groups: Vec<usize>,
-    /// Objects so far, by group of rules that number the same ones, and thread.
+    /// Number of objects so far, by group of rules that number the same objects, and by thread.
     orders: HashMap<(usize, u32), u32>,
-    /// The same of all that there are when the process creates its second thread.
+    /// The same numbers at the moment when the process creates its second thread.
     orders_then: HashMap<(usize, u32), u32>,
     page_bytes: u64,
 }
 
 impl Compact {
-    /// The rules for a process: those of the section that says most about it.
+    /// The rules for a process, from the section that says most about it.
     pub fn process(
         &self,
         executable: ModuleName<'_>,
@@ -158,11 +156,11 @@ impl Compact {
         best.map_or(&[], |(_, rules)| rules)
     }
 
-    /// The nodes over which a process's memory policy interleaves unmatched memory, ascending; none: the plan has no rule for
-    /// unmatched memory, or leaves it to first touch.
+    /// The nodes over which a process's memory policy interleaves unmatched memory, ascending; none if the plan has no
+    /// rule for unmatched memory, or leaves it to first touch.
     ///
-    /// Linux interleaves anonymous memory by page number in the address space: page `n` goes to `nodes[n % nodes.len()]`,
-    /// whichever thread touches it first (`get_vma_policy` and `interleave_nid` in mm/mempolicy.c).
+    /// Linux interleaves anonymous memory by page number in the address space, whichever thread touches a page first:
+    /// page `n` goes to `nodes[n % nodes.len()]` (`get_vma_policy` and `interleave_nid` in mm/mempolicy.c).
     pub fn rest(&self, executable: ModuleName<'_>, rank: Option<u32>) -> Option<Vec<NodeId>> {
         let rules = self.rules(executable, rank);
         let rule = rules
@@ -179,9 +177,9 @@ impl Compact {
 }
 
 impl ProcessRules<'_> {
-    /// Counts objects without placing them, in the order in which they are made until the process creates its second thread:
-    /// those that are dealt to threads in shares are dealt anew then, if there are others than the plan has. The first of
-    /// them comes next.
+    /// Counts the objects that are made until the process creates its second thread, in order, without placing them.
+    /// Objects that are dealt to threads in shares are dealt anew at that moment, if their number differs from the
+    /// plan's. [`Self::place`] begins with the first object again.
     pub fn count<'o>(&mut self, objects: impl Iterator<Item = (Origin<'o>, u64)>) {
         if self.rules.iter().all(|rule| rule.objects == 0) {
             return;
@@ -198,7 +196,7 @@ impl ProcessRules<'_> {
         self.orders_then = std::mem::take(&mut self.orders);
     }
 
-    /// Which rule takes an object of the process, and where its pages go; none: no rule does. Objects
+    /// The rule that takes an object of the process, and where its pages go; none if no rule takes the object. Objects
     /// come in the order in which they were made.
     pub fn place(
         &mut self,
@@ -240,7 +238,7 @@ impl ProcessRules<'_> {
         let interleaved = pattern.nodes();
         let pieces = Pieces::new(extent, pattern);
         let pieces = match origin {
-            // As long as it is in this run.
+            // The heap ends where it ends in this run.
             Origin::BrkHeap => pieces.within(0, address.saturating_add(size_bytes) as usize),
             _ => pieces,
         };
@@ -258,7 +256,7 @@ impl ProcessRules<'_> {
         })
     }
 
-    /// The first rule that takes a new object; every group of rules that numbers it counts it.
+    /// The first rule that takes a new object. Every group of rules that numbers the object counts it.
     fn allocated(
         &mut self,
         anything: u32,
@@ -294,7 +292,7 @@ impl ProcessRules<'_> {
         winner.map(|winner| self.dealt_anew(winner, allocation.thread, &numbered))
     }
 
-    /// The rule that has an object at last which a rule took at its allocation.
+    /// The final rule of an object, from the rule that took it at its allocation.
     fn dealt_anew(&self, rule: usize, thread: u32, numbered: &[(usize, u32)]) -> usize {
         let group = self.groups[rule];
         let number = numbered.iter().find(|(other, _)| *other == group);
@@ -314,7 +312,7 @@ impl ProcessRules<'_> {
         }
     }
 
-    /// Do the rule's frames lead the stack?
+    /// True if the rule's frames are the innermost frames of the stack.
     fn leads(&self, rule: &Rule, allocation: &Allocation<'_>) -> bool {
         let tables = &self.compact.tables;
         let Some(ranges) = part(&tables.frames, rule.frames).filter(|ranges| !ranges.is_empty())

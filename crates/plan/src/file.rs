@@ -10,14 +10,14 @@ use crate::{Parts, PlanPrediction, Tiles};
 /// A GNU build-id, lower-case hexadecimal; empty where there is none.
 pub type BuildId = String;
 
-/// Whom a part of an object belongs to.
+/// Owner of a part of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// Thread `index` of a team.
     Thread {
         /// Name of the team in [`Plan::teams`].
         team: String,
-        /// Number in it.
+        /// Number of the thread in the team.
         index: u32,
     },
     /// A node of the machine, whoever runs there.
@@ -36,43 +36,43 @@ pub struct PageRun {
     pub first_page: u64,
     /// Number of pages.
     pub pages: u64,
-    /// On whose node they live.
+    /// The owner, on whose node the pages live.
     pub owner: Owner,
 }
 
-/// Where an object's pages go. Written in the plan file and on the command line (`--place`) the
-/// same way: `block`, `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `round-robin`, `object-blocks:2000`, `interleave`, `interleave:0,2-3`,
-/// `interleave:0=3,1=1`, `thread:2`, `node:1`, `near:gpu0`, `runs`, `replicate`, `first-touch`; a pattern over another team than the plan's first
-/// says so: `block@worker`, `thread:2@worker`.
+/// Where an object's pages go. The plan file and the command line (`--place`) use the same forms: `block`,
+/// `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `round-robin`, `object-blocks:2000`, `interleave`,
+/// `interleave:0,2-3`, `interleave:0=3,1=1`, `thread:2`, `node:1`, `near:gpu0`, `runs`, `replicate`, `first-touch`. A
+/// pattern over another team than the plan's first names the team: `block@worker`, `thread:2@worker`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Share k of T to the node of thread k of the team, T being the team of the run.
+    /// Share k of T to the node of thread k of the team; T is the size of the team in the run.
     Block {
         /// Team; empty: the plan's first.
         team: String,
     },
-    /// Objects of a call site in the order of their allocation, each as a whole, dealt to the threads of the team in order.
+    /// Objects of a call site in order of allocation, each as a whole, dealt to the threads of the team in turn.
     RoundRobin {
         /// Name of the team in [`Plan::teams`]; empty: the first one.
         team: String,
     },
-    /// Objects of a call site in the order of their allocation, each as a whole: an equal share of them for each thread of
-    /// the team. How many there will be is known when the process creates its second thread; until then there are as many
-    /// as when the plan was made.
+    /// Objects of a call site in order of allocation, each as a whole: each thread of the team gets an equal share of
+    /// the objects. Their number is known when the process creates its second thread; until then the recorded number
+    /// counts.
     ObjectBlocks {
-        /// Objects when the plan was made.
+        /// Number of objects when the plan was made.
         objects: u32,
         /// Name of the team in [`Plan::teams`]; empty: the first one.
         team: String,
     },
-    /// Pieces of so many bytes dealt to the threads of the team in order.
+    /// Pieces of `block_bytes` dealt to the threads of the team in turn.
     BlockCyclic {
         /// Bytes of one piece.
         block_bytes: u64,
         /// Team; empty: the plan's first.
         team: String,
     },
-    /// Each part of the object in shares, as [`Self::Block`] deals all of it.
+    /// Each part of the object in shares, as [`Self::Block`] deals the whole object.
     Parts {
         /// The parts.
         parts: Parts,
@@ -91,31 +91,30 @@ pub enum Placement {
         /// Nodes, with weights.
         nodes: NodeWeights,
     },
-    /// All of it to one owner.
+    /// The whole object to one owner.
     Whole(Owner),
     /// Explicit page runs.
     Runs(Vec<PageRun>),
-    /// A copy on each node that reads it. Simulated machines have that; no stock kernel does within
-    /// a process, where it is carried out as interleaving over all nodes.
+    /// A copy on each node that reads the object. Only simulated machines have such copies within a process; on stock
+    /// kernels the object is interleaved over all nodes.
     Replicate,
-    /// Left to first touch; with a later [`Start`], or in a [`Phase`], each page goes near the thread that uses it next
-    /// then.
+    /// Left to first touch. With a later [`Start`], or in a [`Phase`], each page goes near the thread that uses it next
+    /// from then on.
     FirstTouch,
 }
 
-/// A frame of a call site as the plan keeps it, innermost first, runtime modules left out.
+/// A frame of a call site. Frames are in order, innermost first, without runtime modules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallSiteFrame {
     /// Module's file name.
     pub module: String,
-    /// Its build-id.
+    /// The module's build-id.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub build_id: BuildId,
     /// Return address as a virtual address in the module's file.
     pub offset: u64,
-    /// Function (the outermost of the inlined ones), for people and as the second key of a rebuilt
-    /// program.
+    /// Function (the outermost of the inlined ones), for people, and as the second key in a rebuilt program.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub function: String,
     /// Source line, 0 where unknown.
@@ -132,48 +131,49 @@ fn is_zero(line: &u32) -> bool {
 pub enum Subject {
     /// A static symbol.
     Symbol {
-        /// Its name.
+        /// The symbol's name.
         symbol: String,
-        /// Module's file name; empty: the program or the first of its libraries that has it.
+        /// Module's file name; empty: the program or the first of its libraries that has the symbol.
         module: String,
         /// Module's build-id; empty: any.
         build_id: BuildId,
         /// Virtual address in the module's file, right only for that build-id.
         offset: u64,
-        /// Bytes.
+        /// Size in bytes.
         size_bytes: u64,
     },
     /// Heap objects or mappings of a call site.
     CallSite {
-        /// Its frames.
+        /// The call site's frames.
         frames: Vec<CallSiteFrame>,
-        /// Bytes of the object that was observed.
+        /// Size of the observed object in bytes.
         size_bytes: u64,
         /// First and last number among the objects of this call site and thread; none: all.
         order: Option<(u32, u32)>,
         /// Creation order of the allocating thread; none: any.
         thread: Option<u32>,
     },
-    /// A module's code, which only [`Placement::Replicate`] is for.
+    /// A module's code, only with [`Placement::Replicate`].
     Code {
         /// Module's file name.
         module: String,
         /// Module's build-id; empty: any.
         build_id: BuildId,
-        /// First page of its code and how many, ascending, in units of [`Plan::page_bytes`]; right only for that
-        /// build-id, of another build all of its code is meant. Empty: all.
+        /// First page and number of pages of each range of code, ascending, in units of [`Plan::page_bytes`]; empty:
+        /// all pages. Ranges hold only for that build-id; for another build, all of its code is meant.
         pages: Vec<(u64, u64)>,
     },
-    /// What no other decision about objects places of the heap that `brk` extends, `[heap]` in `/proc/PID/maps`: pages
-    /// full of small objects, by their distance from its start, which is the same in every run of one input.
+    /// The heap that `brk` extends, `[heap]` in `/proc/PID/maps`, without pages that other decisions about objects
+    /// place. The pages are full of small objects. They are recognised by their distance from the heap's start, which
+    /// is the same in every run of one input.
     BrkHeap {
-        /// Bytes of it when it was observed. What it grows by beyond them is part of unmatched memory under page runs and
-        /// blocks, and goes on in turn, or to the same place, under other placements.
+        /// Size of the heap in bytes when it was observed. Under page runs and blocks, growth beyond this size is part
+        /// of unmatched memory. Other placements go on in turn, or at the same place.
         size_bytes: u64,
     },
-    /// `rest`: what no other decision places and no file is behind, small objects among it, but for threads'
-    /// stacks. Many of its objects share a page, so that it can only be spread, or go to one node
-    /// ([`Placement::fits_unmatched`]).
+    /// `unmatched` (`rest` in version 0.1): memory that no other decision places and that belongs to no file, such as
+    /// small objects; threads' stacks are not part of it. Many of its objects share a page, so it can only be spread,
+    /// or go to one node ([`Placement::fits_unmatched`]).
     Unmatched,
     /// `heap>=1M`: heap objects within bounds (inclusive bytes).
     Heap {
@@ -182,7 +182,7 @@ pub enum Subject {
         /// Greatest size.
         size_max_bytes: u64,
     },
-    /// `mapping>=1M`: anonymous mappings of the program's own.
+    /// `mapping>=1M`: anonymous mappings that the program makes, within bounds (inclusive bytes).
     Mapping {
         /// Least size.
         size_min_bytes: u64,
@@ -192,53 +192,50 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Is it the heap that `brk` extends?
+    /// True for the heap that `brk` extends.
     pub fn is_brk_heap(&self) -> bool {
         matches!(self, Self::BrkHeap { .. })
     }
 }
 
-/// What a decision is expected to do.
+/// Predicted effect of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effect {
-    /// Accesses of the recording that decided.
+    /// Accesses to the object in the recording.
     pub accesses: f64,
     /// Share of the recording's cost that this object bears, 0 to 1.
     pub cost_share: f64,
-    /// Share of its accesses that would be local under first touch of the recording's threads on
-    /// the plan's machine, 0 to 1; absent where first touches are not known.
+    /// Share of the object's accesses that would be local under first touch by the recording's threads, on the plan's
+    /// machine, 0 to 1; absent where first touches are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_before: Option<f64>,
-    /// Share of its accesses predicted to be local with this placement, 0 to 1.
+    /// Predicted share of the object's accesses that are local with this placement, 0 to 1.
     pub local_after: f64,
-    /// Samples that it was decided from; absent where they are all accesses, or not counted.
+    /// Number of samples that the decision was made from; absent for traces, or where samples were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// Share of resamples of the recording from which the same was decided, 0 to 1; absent where that was not found
-    /// out.
+    /// Share of resamples of the recording that gave the same decision, 0 to 1; absent where nothing was resampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
 }
 
-/// From when a placement holds.
+/// Moment from which a placement holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// From the object's allocation on.
     #[default]
     Allocation,
-    /// From when a second thread of the process runs: what the first one does alone before, such as
-    /// filling the object, it does near itself, under first touch; then each page moves to its place
-    /// when it is next used.
+    /// From the moment when a second thread of the process runs. Before, the object is under first touch: pages that
+    /// the first thread fills alone are near it. Afterwards, each page moves to its place when it is next used.
     SecondThread,
-    /// Whenever several threads of the process run: as [`Start::SecondThread`]; and when one has run alone
-    /// for a millisecond or longer, each page moves near it when it is next used, and back when another
-    /// runs again.
+    /// Whenever several threads of the process run, as [`Start::SecondThread`]. When one thread has run alone for a
+    /// millisecond or longer, each page moves near it when it is next used, and back when another thread runs again.
     Parallel,
 }
 
 impl Start {
-    /// As plans write it.
+    /// The name in plan files.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allocation => "allocation",
@@ -247,35 +244,35 @@ impl Start {
         }
     }
 
-    /// What a plan calls so.
+    /// The start with this name in plan files.
     pub fn from_name(name: &str) -> Option<Self> {
         let all = [Self::Allocation, Self::SecondThread, Self::Parallel];
         all.into_iter().find(|start| start.as_str() == name)
     }
 }
 
-/// One object (or several of one call site), where its pages go, and why.
+/// The placement of one object (or of several objects of one call site), with its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Name for people: symbol, or function and line that allocated.
+    /// Name for people: symbol, or function and line of the allocation.
     pub name: String,
-    /// How it is recognised.
+    /// How the object is recognised.
     pub subject: Subject,
     /// Where its pages go.
     pub placement: Placement,
-    /// From when.
+    /// Moment from which the placement holds.
     pub start: Start,
     /// The counters that were seen and the rule that fired, in words.
     pub why: String,
-    /// Predicted.
+    /// Predicted effect.
     pub effect: Effect,
 }
 
-/// What follows a team's name where its threads take their shares in the opposite order, the last one first.
+/// Suffix of a team's name that reverses the order in which its threads take their shares: the last thread comes first.
 pub const REVERSED: &str = ":reversed";
 
-/// The team that is meant, and whether its threads take their shares in the opposite order. A team whose own name ends so,
-/// as a function in a namespace may, is meant as it is.
+/// The team that a name means, and whether its threads take their shares in reverse order. If a team's own name has the
+/// suffix, as a function in a namespace may, the name means that team.
 pub fn team_and_order(name: &str, is_known: impl Fn(&str) -> bool) -> (&str, bool) {
     match name.strip_suffix(REVERSED) {
         Some(team) if !is_known(name) => (team, true),
@@ -283,8 +280,8 @@ pub fn team_and_order(name: &str, is_known: impl Fn(&str) -> bool) -> (&str, boo
     }
 }
 
-/// Threads of a team of a plan: of one that it lists, or of several that are joined, as `main+worker` is. None: the plan
-/// does not say.
+/// Number of threads of a plan's team, or of several joined teams such as `main+worker`; none if the plan does not list
+/// them.
 pub fn threads_of<'a>(
     teams: impl IntoIterator<Item = &'a Team> + Clone,
     name: &str,
@@ -299,7 +296,7 @@ pub fn threads_of<'a>(
         .sum()
 }
 
-/// The teams that a name stands for: a known one, or those that it joins, as `main+worker` does.
+/// The teams that a name stands for: the known team of this name, or the parts of a joined name such as `main+worker`.
 pub(crate) fn joined(name: &str, is_known: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
     let limit = if is_known(name) { 1 } else { usize::MAX };
     name.splitn(limit, '+')
@@ -311,9 +308,10 @@ pub(crate) fn joined(name: &str, is_known: impl Fn(&str) -> bool) -> impl Iterat
 pub struct Team {
     /// `openmp`, the start function's name, or `main`.
     pub name: String,
-    /// Its size when recorded.
+    /// Number of threads when recorded.
     pub threads: u32,
-    /// Of the main thread alone: threads of the team that it works beside, if it does; it runs on the CPU after theirs.
+    /// Only for the main thread: number of threads of the team that it works beside, if it does; it runs on the CPU
+    /// after theirs.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub beside: u32,
     /// Module (file name) of the start routine; empty for `main`.
@@ -333,7 +331,7 @@ pub struct Team {
 pub struct Program {
     /// Executable's file name.
     pub executable: String,
-    /// Its build-id.
+    /// The executable's build-id.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub build_id: BuildId,
     /// Arguments of the recorded run.
@@ -344,20 +342,20 @@ pub struct Program {
     pub rank: Option<u32>,
 }
 
-/// Where a plan's threads run, as `nearpage run --threads` pins them.
+/// Layout of a plan's threads, as `nearpage run --threads` pins them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Node after node: on as few as hold them.
+    /// Threads fill one node after the other, as few nodes as hold them.
     Compact,
-    /// Round the nodes.
+    /// Threads go round the nodes.
     Scatter,
 }
 
 impl Layout {
-    /// Both, in the order in which they are tried.
+    /// Both layouts, in the order in which they are tried.
     pub const ALL: [Self; 2] = [Self::Compact, Self::Scatter];
 
-    /// As plans write it.
+    /// The name in plan files.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Compact => "compact",
@@ -365,7 +363,7 @@ impl Layout {
         }
     }
 
-    /// What a plan calls so.
+    /// The layout with this name in plan files.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|layout| layout.as_str() == name)
     }
@@ -380,23 +378,22 @@ impl From<Layout> for ThreadPlacement {
     }
 }
 
-/// What changes when a function of the program is executed for the first time, by whatever thread: threads change
-/// places, and each page of an object that is decided about anew moves to its place when it is next used, until another
-/// phase says otherwise.
+/// Changes when any thread executes a function of the program for the first time. Threads change places. Each page of
+/// an object with a new decision moves to its place when it is next used, and stays there until another phase moves it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
     /// The function that the phase begins with, as the symbol table has it.
     pub function: String,
-    /// Its module's file name.
+    /// File name of the function's module.
     pub module: String,
     /// Module's build-id; empty: any.
     pub build_id: BuildId,
-    /// Its virtual address in the module's file, right only for that build-id.
+    /// Virtual address of the function in the module's file, right only for that build-id.
     pub offset: u64,
-    /// Its bytes.
+    /// Size of the function in bytes.
     pub size_bytes: u64,
-    /// By number in the plan's first team: whose place each thread takes, of those where they ran at the beginning.
-    /// Each number once; empty: threads stay where they are.
+    /// For each thread of the plan's first team, the number of the thread whose initial place it takes. Each number
+    /// occurs once; empty: threads stay where they are.
     pub threads: Vec<u32>,
     /// Decisions about objects, with [`Start::Allocation`]; the first that fits an object wins. With
     /// [`Placement::FirstTouch`] each page goes near the thread that uses it next.
@@ -406,37 +403,37 @@ pub struct Phase {
 /// A plan for one program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What it is for.
+    /// The program that the plan is for.
     pub program: Program,
-    /// Policy that made it.
+    /// Policy that made the plan.
     pub policy: String,
-    /// Machine it was made for, by name; its predictions hold there.
+    /// Name of the machine that the plan was made for; its predictions hold there.
     pub machine: String,
     /// Unit of page runs, in bytes.
     pub page_bytes: u64,
-    /// Where its threads are to run; none: it says nothing of that.
+    /// Layout of its threads; none: the plan does not say.
     pub threads: Option<Layout>,
-    /// What was predicted of it; none in a plan that was written by hand.
+    /// Prediction for the whole plan; none in a plan that was written by hand.
     pub predicted: Option<PlanPrediction>,
     /// Teams; patterns without a team mean the first.
     pub teams: Vec<Team>,
     /// Decisions; the first that fits an object wins.
     pub decisions: Vec<Decision>,
-    /// Its pages migrate while it runs; none: its pages stay where they are placed.
+    /// Migration of its pages while it runs; none: pages stay where they are placed.
     pub online_migration: Option<OnlineMigration>,
-    /// What changes as the program goes on, in the order in which the phases began when it was recorded.
+    /// Phases, in the order in which they began when the program was recorded.
     pub phases: Vec<Phase>,
 }
 
-/// `nearpage live --policy auto` moves the program's pages.
+/// Online migration: `nearpage live --policy auto` moves the program's pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnlineMigration {
-    /// Parameters of the policy by name, as `--set` takes them; what is not among them is as the policy has it.
+    /// Parameters of the policy by name, as `--set` takes them; other parameters have the policy's defaults.
     pub parameters: BTreeMap<String, u64>,
 }
 
 impl Phase {
-    /// Does nothing change with it?
+    /// True if nothing changes with the phase.
     pub fn is_empty(&self) -> bool {
         self.threads.is_empty() && self.decisions.is_empty()
     }
@@ -449,13 +446,13 @@ impl Plan {
         self.decisions.iter().chain(later)
     }
 
-    /// The decision about what no other places.
+    /// The decision about unmatched memory.
     pub fn rest(&self) -> Option<&Decision> {
         let mut decisions = self.decisions.iter();
         decisions.find(|decision| decision.subject == Subject::Unmatched)
     }
 
-    /// Does any placement name threads, or do they change places, so that a run of it pins them unless told otherwise?
+    /// True if a placement names threads, or threads change places: a run of the plan then pins its threads by default.
     pub fn names_threads(&self) -> bool {
         let exchange = self.phases.iter().any(|phase| !phase.threads.is_empty());
         let mut decisions = self.all_decisions();

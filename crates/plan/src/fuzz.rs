@@ -1,4 +1,4 @@
-//! What `fuzz/` calls: parsers that nobody outside this crate sees otherwise.
+//! Parsers for `fuzz/` that are private to this crate otherwise.
 
 use crate::libraries::parse_cache;
 

@@ -18,7 +18,7 @@ impl fmt::Display for Rank {
 
 impl Number for Rank {
     const NOUN: &'static str = "rank";
-    /// No launcher starts more (`launched` in `recording.json`).
+    /// No launcher starts more ranks (`launched` in `recording.json`).
     const MAX: u32 = (1 << 24) - 1;
 
     fn number(self) -> u32 {
@@ -38,7 +38,7 @@ pub type RankList = List<Rank>;
 pub struct GroupPlan {
     /// Ranks that were recorded and behave alike.
     pub ranks: RankList,
-    /// Ranks that were not recorded follow this part where they have one of these numbers among the ranks of their host.
+    /// Ranks that were not recorded follow this part if their local rank is one of these.
     pub local_ranks: RankList,
     /// A plan for each program of the ranks.
     pub plans: Vec<Plan>,
@@ -47,18 +47,18 @@ pub struct GroupPlan {
 /// A plan for a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobPlan {
-    /// The parts, one at least. Ranks that no other part is for follow the first, that of the largest group.
+    /// The parts, at least one. Ranks that no other part is for follow the first part, which is for the largest group.
     pub groups: Vec<GroupPlan>,
 }
 
-/// Why a rank follows a part of a plan.
+/// Reason why a rank follows a part of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartChoice {
     /// The rank was recorded in this group.
     Recorded,
-    /// It was not recorded; most of the ranks with its local rank are in this group.
+    /// The rank was not recorded; most ranks with its local rank are in this group.
     LocalRank(Rank),
-    /// It was not recorded, and nothing is known of its local rank: this is the largest group.
+    /// The rank was not recorded, and nothing is known of its local rank: this group is the largest.
     Largest,
 }
 
@@ -80,7 +80,7 @@ impl JobPlan {
     }
 }
 
-/// What a plan file has in it.
+/// Content of a plan file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlanFile {
     /// A plan for a program.

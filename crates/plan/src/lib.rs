@@ -1,10 +1,9 @@
-//! The plan: where the pages of each object should live, in terms of threads and patterns, in a
-//! TOML file that a person can read and edit; how objects are recognised again; and the plan's
-//! translation, for one machine and one number of threads, into the compact form that the preload
-//! library reads.
+//! A plan says where the pages of each object should live, in terms of threads and patterns. It is a TOML file that
+//! people can read and edit. This crate also recognises objects again, and translates a plan, for one machine and one
+//! number of threads, into the compact form that the preload library reads.
 //!
-//! A plan decides nothing by itself (the crate `planner` does) and touches no process: programs are
-//! read from disk, and what [`translate()`] returns is for others to hand over.
+//! The crate decides nothing (the crate `planner` does) and touches no process: it reads programs from disk, and
+//! callers hand over what [`translate()`] returns.
 //!
 //! ```
 //! use nearpage_plan::{Placement, Plan};

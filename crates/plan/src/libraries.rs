@@ -1,6 +1,6 @@
-//! Where the dynamic loader finds a library (ld.so(8)): the program's own search path,
-//! `LD_LIBRARY_PATH`, the cache that ldconfig writes, the default folders. The loader itself is not
-//! run: asking it means running code of the program's choosing.
+//! Finds libraries as the dynamic loader does (ld.so(8)): by the program's own search path, `LD_LIBRARY_PATH`, the
+//! cache that ldconfig writes, and the default folders. The loader itself is not run, as it would run code of the
+//! program's choosing.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use nearpage_files::{path_from_text, path_to_text};
 
 use crate::module::ModuleImage;
 
-/// Where commands and libraries are looked for.
+/// Search paths for commands and libraries.
 #[derive(Clone, Debug, Default)]
 pub struct SearchPaths {
     /// `PATH`.
@@ -24,7 +24,7 @@ pub struct SearchPaths {
 }
 
 impl SearchPaths {
-    /// Those of this process.
+    /// Search paths of this process.
     pub fn from_environment() -> Self {
         Self {
             commands: env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
@@ -34,8 +34,8 @@ impl SearchPaths {
     }
 }
 
-/// The libraries that a program loads at start, breadth first as the loader does. One that isn't
-/// found is left out: the loader will have its say.
+/// The libraries that a program loads at start, breadth first as the loader does. A library that isn't found is left
+/// out: the loader will report it.
 pub(crate) fn load_needed(program: &ModuleImage, search: &SearchPaths) -> Vec<ModuleImage> {
     let cache = fs::read(&search.cache)
         .map(|bytes| parse_cache(&bytes))
@@ -162,7 +162,7 @@ pub(crate) fn parse_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
             let plain = word(at + 16)? == 0 && word(at + 20)? == 0;
             Some((plain, text(word(at + 4)?)?, text(word(at + 8)?)?))
         })
-        // Which variants for newer processors fit only the loader knows.
+        // Only the loader knows which variants for newer processors fit.
         .filter(|(plain, ..)| *plain)
         .map(|(_, name, path)| (name, path_from_text(&path).into_owned()))
         .collect()

@@ -1,4 +1,4 @@
-//! An ELF file as rules need it: its identity, its static objects and its functions.
+//! An ELF file: its identity, its static objects and its functions.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -15,29 +15,29 @@ use crate::{BuildId, Error};
 
 type Elf<'data> = ElfFile64<'data, Endianness, &'data Contents>;
 
-/// A line's code in more pieces than this is taken from its first to its last.
+/// If a line's code is in more pieces than this, it counts as one range from the first to the last.
 const RANGES_MAX: usize = 4;
 
 /// A program or library on disk.
 #[derive(Debug)]
 pub struct ModuleImage {
-    /// Where it is, symbolic links resolved.
+    /// Path with symbolic links resolved.
     pub path: PathBuf,
-    /// Its file name without folders.
+    /// File name without folders.
     pub file_name: String,
     /// GNU build-id, lower-case hexadecimal; empty where there is none.
     pub build_id: BuildId,
-    /// For a program: does it start without a dynamic loader, so that no library can be preloaded?
+    /// True for a program that starts without a dynamic loader, so that no library can be preloaded.
     pub is_static: bool,
-    /// Processor it is for (`e_machine`).
+    /// Processor that the file is for (`e_machine`).
     pub(crate) processor: u16,
-    /// What it needs, and where it says to look.
+    /// Libraries that the file needs, and where it says to look for them.
     pub(crate) needed: DynamicSection,
     symbols: OnceCell<Symbols>,
     lines: OnceCell<Option<Lines>>,
 }
 
-/// The dynamic section's words on libraries.
+/// Libraries and search paths of the dynamic section.
 #[derive(Debug, Default)]
 pub(crate) struct DynamicSection {
     pub libraries: Vec<String>,
@@ -48,11 +48,11 @@ pub(crate) struct DynamicSection {
 /// A named range of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its name as the file has it, without a version.
+    /// Name in the file, without a version.
     pub name: String,
     /// Virtual address in the file.
     pub offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ struct Symbols {
 #[derive(Debug, Default)]
 struct Names {
     symbols: Vec<Symbol>,
-    /// Positions by the names that people know, built when the file's own name isn't asked for.
+    /// Positions by demangled name, built at the first request for a name that the file does not have itself.
     demangled: OnceCell<HashMap<String, Vec<usize>>>,
 }
 
@@ -96,10 +96,10 @@ impl Names {
 }
 
 impl ModuleImage {
-    /// Reads the headers of a 64-bit ELF file; symbols are read when they are asked for.
+    /// Reads the headers of a 64-bit ELF file; symbols are read at first use.
     ///
     /// # Errors
-    /// Unreadable, or another kind of file.
+    /// The file is unreadable, or of another kind.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let read = |source| Error::Read {
             path: path.to_owned(),
@@ -165,16 +165,15 @@ impl ModuleImage {
         self.symbols().functions.symbols.iter()
     }
 
-    /// The return addresses (lowest and highest, inclusive) of the calls that `line` of `function`
-    /// makes, itself or through what was inlined there; none where the file has no line table or
-    /// the line no code.
+    /// The return addresses (lowest and highest, inclusive) of the calls that `line` of `function` makes, itself or
+    /// through code inlined there; empty if the file has no line table, or the line no code.
     pub fn line_ranges(&self, function: &Symbol, line: u32) -> Vec<(u64, u64)> {
         self.ranges_where(function, |frames| {
             frames.last().is_some_and(|frame| frame.line == Some(line))
         })
     }
 
-    /// The same of the function called `name` wherever it was inlined (line 0: of all its lines).
+    /// As [`Self::line_ranges`], for the function called `name` wherever it was inlined; line 0: all of its lines.
     pub fn inlined_ranges(&self, name: &str, line: u32) -> Vec<(u64, u64)> {
         let matches = |frames: &[CodeFrame]| {
             let (_, inlined) = frames.split_last().unwrap_or((&frames[0], &[]));
@@ -189,8 +188,7 @@ impl ModuleImage {
             .collect()
     }
 
-    /// Return addresses of calls from where the functions and lines at an instruction, innermost
-    /// first, are as wanted.
+    /// Return addresses of calls in `function`, at instructions whose frames, innermost first, satisfy `wanted`.
     fn ranges_where(
         &self,
         function: &Symbol,
@@ -207,7 +205,7 @@ impl ModuleImage {
             if frames.is_empty() || !wanted(&frames) {
                 continue;
             }
-            // A return address is behind its call, so it may be the first of the next row.
+            // A return address is behind its call, so it may be the first address of the next row.
             let (low, high) = (
                 start.saturating_add(1),
                 start.saturating_add(length).min(end),

@@ -1,4 +1,4 @@
-//! Files of plans: read only where they are no larger than a plan can be, written whole or not at all.
+//! Plan files: read only if they are small enough for a plan, written whole or not at all.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -8,19 +8,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{Error, JobPlan, Plan, PlanFile};
 
-/// No plan is as large; a file beyond it is something else.
+/// No plan is this large; a larger file is something else.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl Plan {
     /// Reads a plan file.
     ///
     /// # Errors
-    /// Unreadable, or not a plan: the message names file and line.
+    /// The file is unreadable, or no plan: the message names file and line.
     pub fn read(path: &Path) -> Result<Self, Error> {
         Self::from_toml(&read_text(path)?, &path.display().to_string())
     }
 
-    /// Reads a plan file that is not named by the user, but found in a folder: a regular one only.
+    /// Reads a plan file that was found in a folder, not named by the user: only a regular file.
     ///
     /// # Errors
     /// As [`Plan::read`].
@@ -33,12 +33,12 @@ impl Plan {
         Self::from_toml(&text, &path.display().to_string())
     }
 
-    /// Writes a plan file, whole or not at all: an earlier file stays until the new one is complete. A device or pipe, such as
-    /// `/dev/null`, is written to and stays, unless another user put it there: a link, a FIFO or a device of another user
-    /// is replaced by the file.
+    /// Writes a plan file, whole or not at all: an earlier file stays until the new one is complete. Devices and pipes,
+    /// such as `/dev/null`, are written to and stay. Links, and FIFOs or devices of another user, are replaced by the
+    /// file.
     ///
     /// # Errors
-    /// Unwritable.
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         write_text(path, &self.to_toml())
     }
@@ -58,7 +58,7 @@ impl JobPlan {
     /// Writes a plan file, as [`Plan::write`] does.
     ///
     /// # Errors
-    /// Unwritable.
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         write_text(path, &self.to_toml())
     }
@@ -71,7 +71,7 @@ fn write_text(path: &Path, text: &str) -> Result<(), Error> {
     })
 }
 
-/// A text file of bounded size.
+/// Reads a text file of bounded size.
 pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
     let read = |source| Error::Read {
         path: path.to_owned(),
@@ -83,14 +83,14 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
     fs::read_to_string(path).map_err(read)
 }
 
-/// Writes a file that is not there yet, down to the disk.
+/// Writes a file that does not exist yet, and flushes it to the disk.
 pub(crate) fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = File::create_new(path)?;
     file.write_all(content)?;
     file.sync_all()
 }
 
-/// Writes beside `path` and renames, so that a reader sees the old file or the new one.
+/// Writes a file beside `path` and renames it, so that a reader sees the old file or the new one.
 fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let name = path
         .file_name()
@@ -109,7 +109,7 @@ fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
         })
 }
 
-/// Differs between processes and between calls; later calls sort behind earlier ones.
+/// A name that differs between processes and between calls; later names sort behind earlier ones.
 pub(crate) fn unique() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -147,7 +147,7 @@ mod tests {
                 .to_string()
                 .contains("none/plan.toml")
         );
-        // A folder in the way: the rename fails, and nothing stays behind.
+        // With a folder in the way the rename fails, and nothing stays behind.
         fs::create_dir(folder.path().join("d.toml")).expect("folder");
         assert!(plan.write(&folder.path().join("d.toml")).is_err());
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 2);

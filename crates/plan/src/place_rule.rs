@@ -7,16 +7,16 @@ use nearpage_machine::NodeId;
 use crate::size::{bytes_of, print_size};
 use crate::{CallSiteFrame, Error, Placement, Subject};
 
-/// What may be said of unmatched memory, in words.
+/// Placements of unmatched memory, for messages.
 pub(crate) const REST_PLACEMENT: &str =
     "unmatched memory can be `interleave`, over nodes without weights, `node:1` or `first-touch`";
 
 /// `WHAT=WHERE`: what to place, and where.
 ///
-/// `WHAT` is `symbol:NAME` or `symbol:NAME@MODULE` (a static object), `function:NAME`,
-/// `function:NAME:LINE` or `function:NAME@MODULE` (heap objects that this function allocates),
-/// `heap` or `mapping` with bounds (`heap>=1M`, `heap>=64K<1M`), or `unmatched` (what no other rule places; `rest` in version 0.1).
-/// `WHERE` is a [`Placement`].
+/// `WHAT` is `symbol:NAME` or `symbol:NAME@MODULE` (a static object), `function:NAME`, `function:NAME:LINE` or
+/// `function:NAME@MODULE` (heap objects that this function allocates), `heap` or `mapping` with bounds (`heap>=1M`,
+/// `heap>=64K<1M`), or `unmatched` (memory that no other rule places; `rest` in version 0.1). `WHERE` is a
+/// [`Placement`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlaceRule {
     /// What to place.
@@ -26,7 +26,7 @@ pub struct PlaceRule {
 }
 
 impl PlaceRule {
-    /// Reads a rule; node lists take numactl's forms among the nodes `known` (none: plain lists).
+    /// Reads a rule. Node lists take numactl's forms among the nodes `known`; if no nodes are known, plain lists only.
     ///
     /// # Errors
     /// [`Error::Rule`] names the rule, what was expected, and an example.
@@ -85,7 +85,7 @@ impl PlaceRule {
     }
 }
 
-/// The rule as it would be typed.
+/// Prints the rule as it would be typed.
 impl fmt::Display for PlaceRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = |module: &str| {
@@ -143,8 +143,8 @@ fn split_kind(text: &str) -> (&str, &str) {
     )
 }
 
-/// At the first `=` with a placement behind it, so that `operator==` can be named; else at the
-/// first, so that the message is about what follows.
+/// Splits at the first `=` with a placement behind it, so that `operator==` can be named. Without a placement, splits
+/// at the first `=`, so that the message is about the text behind it.
 fn split_name(rest: &str) -> Option<(&str, &str)> {
     let cuts = || {
         rest.match_indices('=')
@@ -155,7 +155,7 @@ fn split_name(rest: &str) -> Option<(&str, &str)> {
         .or_else(|| cuts().next())
 }
 
-/// At the first `=` that is no part of `>=` or `<=`.
+/// Splits at the first `=` that is no part of `>=` or `<=`.
 fn split_bounds(rest: &str) -> Option<(&str, &str)> {
     let at = rest
         .match_indices('=')
@@ -259,7 +259,7 @@ pub(crate) fn parse_bounds(text: &str) -> Result<(u64, u64), String> {
     Ok((least, greatest))
 }
 
-/// As [`parse_bounds`] reads it; nothing where nothing is bounded.
+/// Prints bounds as [`parse_bounds`] reads them; empty if nothing is bounded.
 pub(crate) fn print_bounds(least: u64, greatest: u64) -> String {
     let mut text = String::new();
     if least > 0 {

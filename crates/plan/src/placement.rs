@@ -9,16 +9,16 @@ use crate::error::SyntaxError;
 use crate::size::{bytes_of, print_size};
 use crate::{NodeWeights, Owner, PageRun, Parts, Placement, Tiles};
 
-/// Most pages in a row that one weight gives to a node; the kernel's own weights are bytes.
+/// Most pages in a row that a weight gives to a node; the kernel's own weights are bytes.
 const WEIGHT_MAX: u32 = 255;
 
 impl Placement {
-    /// Reads a placement. Node lists take all of numactl's forms among the nodes `known`
-    /// (`0,2-3`, `all`, `!1`, `+0-1`); where `known` is empty, plain lists and `all` only, and any
-    /// number. `runs` yields no runs: they stand beside it in the plan file.
+    /// Reads a placement. Node lists take all of numactl's forms among the nodes `known` (`0,2-3`, `all`, `!1`,
+    /// `+0-1`). If no nodes are known, only plain lists and `all` are read, with any node numbers. `runs` yields no
+    /// runs: the plan file has them in a key of their own.
     ///
     /// # Errors
-    /// Text of another form; the message says what was expected.
+    /// The text has another form; the message says what was expected.
     pub fn parse_among(text: &str, known: &[NodeId]) -> Result<Self, SyntaxError> {
         Self::among(text, known).map_err(SyntaxError)
     }
@@ -86,7 +86,7 @@ impl Placement {
         }
     }
 
-    /// Does `text` begin with the keyword of a placement?
+    /// True if `text` begins with the keyword of a placement.
     pub(crate) fn begins(text: &str) -> bool {
         let keyword = text.split([':', '@']).next().unwrap_or_default();
         matches!(
@@ -106,8 +106,8 @@ impl Placement {
         )
     }
 
-    /// Can it be said of [`crate::Subject::Unmatched`]? The kernel has it as a policy of the process then, and deals
-    /// pages to nodes in turn, without weights.
+    /// True if the placement fits [`crate::Subject::Unmatched`]. The kernel carries it out as a memory policy of the
+    /// process, which deals pages to nodes in turn, without weights.
     pub fn fits_unmatched(&self) -> bool {
         match self {
             Self::Interleave { nodes } => nodes.iter().all(|&(_, weight)| weight == 1),
@@ -124,12 +124,12 @@ impl Placement {
         }
     }
 
-    /// Is an object's place that of its number among those of its call site?
+    /// True if an object's place depends on its number among the objects of its call site.
     pub fn goes_by_number(&self) -> bool {
         matches!(self, Self::RoundRobin { .. } | Self::ObjectBlocks { .. })
     }
 
-    /// Does it name threads, directly or through their team?
+    /// True if the placement names threads, directly or through their team.
     pub fn names_threads(&self) -> bool {
         match self {
             Self::Block { .. }
@@ -150,7 +150,7 @@ impl Placement {
     }
 }
 
-/// As [`Placement::parse_among`] reads it.
+/// Prints a placement as [`Placement::parse_among`] reads it.
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -211,7 +211,7 @@ impl PageRun {
     /// Reads `0+128 thread:0`: first page, number of pages, owner.
     ///
     /// # Errors
-    /// Text of another form; the message says what was expected.
+    /// The text has another form; the message says what was expected.
     pub fn parse(text: &str) -> Result<Self, SyntaxError> {
         Self::read(text).map_err(SyntaxError)
     }
@@ -240,7 +240,7 @@ impl PageRun {
     }
 }
 
-/// As [`PageRun::parse`] reads it.
+/// Prints a run as [`PageRun::parse`] reads it.
 impl fmt::Display for PageRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{} {}", self.first_page, self.pages, self.owner)

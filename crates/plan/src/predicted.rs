@@ -1,9 +1,9 @@
-//! What a plan is predicted to do, in figures and in words.
+//! Prediction for a whole plan, in figures and in words.
 
 use nearpage_amount::{change, percent, time};
 use serde::{Deserialize, Serialize};
 
-/// What was predicted of a plan as a whole when it was made, on its machine: whoever runs the plan later is told.
+/// Prediction for a whole plan on its machine, made with the plan, for users who run the plan later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanPrediction {
@@ -19,15 +19,15 @@ pub struct PlanPrediction {
     pub planned_ns: Option<f64>,
 }
 
-/// Shares of local accesses, and times in relation, that differ by less are the same to a reader.
+/// Shares of local accesses, and relations of times, that differ by less are equal to a reader.
 const NO_DIFFERENCE: f64 = 0.0005;
-/// Where the time is known not to grow, a smaller loss of local accesses is not worth a warning, 0 to 1.
+/// Loss of the local share, 0 to 1, from which there is a warning although the time is known not to grow.
 const LOCAL_LOSS_MIN: f64 = 0.01;
 
-/// What to do instead of running a plan that does worse than first touch.
+/// Advice for a plan that does worse than first touch.
 const INSTEAD: &str = "run without the plan, or make one with `nearpage plan --policy auto`";
 
-/// That a plan takes longer than first touch, with what to do instead; none where it does not.
+/// Message that a plan takes longer than first touch, with advice; none if it does not.
 pub fn slower_than_first_touch([first_touch_ns, planned_ns]: [f64; 2]) -> Option<String> {
     (planned_ns > first_touch_ns * (1.0 + NO_DIFFERENCE)).then(|| {
         format!(
@@ -40,23 +40,22 @@ pub fn slower_than_first_touch([first_touch_ns, planned_ns]: [f64; 2]) -> Option
 }
 
 impl PlanPrediction {
-    /// Both times, first touch's first.
+    /// Times under first touch and under the plan.
     pub fn times_ns(&self) -> Option<[f64; 2]> {
         Some([self.first_touch_ns?, self.planned_ns?])
     }
 
-    /// Is the plan predicted to be slower than first touch? None where no time was predicted.
+    /// True if the plan is predicted to be slower than first touch; none if no time was predicted.
     pub fn is_slower(&self) -> Option<bool> {
         Some(slower_than_first_touch(self.times_ns()?).is_some())
     }
 
-    /// Are fewer accesses predicted to be local than under first touch?
+    /// True if fewer accesses are predicted to be local than under first touch.
     pub fn is_less_local(&self) -> bool {
         self.local_after < self.local_before - NO_DIFFERENCE
     }
 
-    /// What a user of the plan has to know, with what to do instead; none where the plan does no worse than first
-    /// touch by any measure.
+    /// Warning for a user of the plan, with advice; none if the plan does no worse than first touch by any measure.
     pub fn warning(&self) -> Option<String> {
         let shares = || {
             let [before, after] = [self.local_before, self.local_after].map(percent);
@@ -107,7 +106,7 @@ mod tests {
         );
         let slower = warning(0.266, Some(120.0)).expect("a warning");
         assert!(slower.contains("slower than first touch"), "{slower}");
-        // Without times, shares are all that is known.
+        // Without times, only shares are known.
         assert!(warning(0.266, None).is_some());
         assert_eq!(warning(0.27, None), None);
     }

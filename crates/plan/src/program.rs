@@ -1,4 +1,4 @@
-//! The program that a command runs, and the libraries it loads: where rules find their symbols.
+//! The program that a command runs, and the libraries it loads, in which rules find their symbols.
 
 use std::cell::OnceCell;
 use std::env;
@@ -17,13 +17,12 @@ use crate::{Error, Program, SearchPaths};
 /// Scripts may be run by scripts; the kernel gives up at the same depth.
 const SCRIPT_DEPTH_MAX: usize = 4;
 
-/// A program on disk, and its libraries as of when they are first asked for.
+/// A program on disk. Its libraries are read at first use.
 #[derive(Debug)]
 pub struct ProgramImage {
-    /// What was asked for: the file that the command names. Differs from the program's own path
-    /// for a script.
+    /// The file that the command names. For a script it differs from the program's own path.
     pub command: PathBuf,
-    /// Is the command a script, so that the program is its interpreter?
+    /// True if the command is a script, so that the program is its interpreter.
     pub is_script: bool,
     /// The program itself.
     pub program: ModuleImage,
@@ -34,8 +33,8 @@ pub struct ProgramImage {
 /// Finds the file that a command names, on `PATH` unless it has a slash.
 ///
 /// # Errors
-/// [`Error::CommandNotFound`], or [`Error::NotExecutable`] where a file is there that can't be run, or a script whose
-/// interpreter is missing.
+/// [`Error::CommandNotFound`], or [`Error::NotExecutable`] for a file that can't be run or a script whose interpreter
+/// is missing.
 pub fn resolve_command(command: &OsStr, search: &SearchPaths) -> Result<PathBuf, Error> {
     let path = find_command(command, search)?;
     // A script that cannot be read may still be run by its interpreter, which the kernel looks for.
@@ -91,11 +90,11 @@ fn find_command(command: &OsStr, search: &SearchPaths) -> Result<PathBuf, Error>
 }
 
 impl ProgramImage {
-    /// Reads the program that `command` names; its libraries are read when they are asked for. For
-    /// a script it is the script's interpreter.
+    /// Reads the program that `command` names, or the interpreter if the command is a script. Libraries are read at
+    /// first use.
     ///
     /// # Errors
-    /// Not found, not executable, or no 64-bit ELF program.
+    /// The program is not found, not executable, or no 64-bit ELF program.
     pub fn load(command: &OsStr, search: &SearchPaths) -> Result<Self, Error> {
         let command = resolve_command(command, search)?;
         let mut path = command.clone();
@@ -116,11 +115,11 @@ impl ProgramImage {
         })
     }
 
-    /// The programs that a command line names: its own, and further ones among its arguments, as
-    /// launchers have them (`mpirun -n 4 ./cg 1000`).
+    /// The programs that a command line names: its own, and further programs among its arguments, as launchers have
+    /// them (`mpirun -n 4 ./cg 1000`).
     ///
     /// # Errors
-    /// Those of [`ProgramImage::load`] for the command itself.
+    /// Errors of [`ProgramImage::load`] for the command itself.
     pub fn load_command(command: &[OsString], search: &SearchPaths) -> Result<Vec<Self>, Error> {
         let (first, arguments) = match command {
             [first, arguments @ ..] => (first.as_os_str(), arguments),
@@ -148,7 +147,7 @@ impl ProgramImage {
         Ok(programs)
     }
 
-    /// The libraries that it loads at start, in the loader's order.
+    /// The libraries that the program loads at start, in the loader's order.
     pub fn libraries(&self) -> &[ModuleImage] {
         self.libraries.get_or_init(|| match self.program.is_static {
             true => Vec::new(),
@@ -161,8 +160,8 @@ impl ProgramImage {
         std::iter::once(&self.program).chain(self.libraries())
     }
 
-    /// Under which a plan for this command is kept: the program's build-id and arguments; for a
-    /// script its own name instead, since its interpreter runs everything else too.
+    /// Key under which plans for this command are kept: the program's build-id and arguments. A script has its own name
+    /// instead of the build-id, since its interpreter also runs other scripts.
     pub fn identity(&self, arguments: &[OsString]) -> Program {
         let arguments = arguments
             .iter()
@@ -192,7 +191,7 @@ fn begins_with(path: &Path, magic: &[u8; 4]) -> bool {
         && start == *magic
 }
 
-/// The words behind `#!`; none for anything but a script.
+/// The words behind `#!`; none for a file that is no script.
 fn interpreter_words(path: &Path) -> io::Result<Option<Vec<String>>> {
     let mut start = Vec::new();
     nearpage_files::open(path)?
@@ -206,7 +205,7 @@ fn interpreter_words(path: &Path) -> io::Result<Option<Vec<String>>> {
     }))
 }
 
-/// The program behind `#!`, through `env` where that is used; none for anything but a script.
+/// The program behind `#!`, or behind `env` there; none for a file that is no script.
 fn interpreter(path: &Path, search: &SearchPaths) -> Result<Option<PathBuf>, Error> {
     let words = interpreter_words(path).map_err(|source| Error::Read {
         path: path.to_owned(),

@@ -1,5 +1,5 @@
-//! From what a plan says about an object to what the preload library compares: modules, addresses
-//! and sizes of the programs as they are now.
+//! Turns a plan's subjects into keys that the preload library compares: modules, addresses and sizes of the programs as
+//! they are now.
 
 mod call_site;
 
@@ -10,12 +10,12 @@ use crate::module::{ModuleImage, Symbol};
 use crate::suggest::did_you_mean;
 use crate::{Phase, Plan, ProgramImage, Subject, Team};
 
-/// Why an object is not recognised.
+/// Reason why an object is not recognised.
 #[derive(Debug)]
 pub(crate) enum NotRecognised {
-    /// Nothing here can be what the rule means; why, with close names.
+    /// Nothing here can be what the rule means; the message suggests close names.
     Nothing(String),
-    /// It was there when the plan was made, and the program was rebuilt since.
+    /// The object existed when the plan was made, and the program was rebuilt since.
     Gone(String),
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Recogniser<'a> {
 }
 
 impl<'a> Recogniser<'a> {
-    /// Every key under which the subject is recognised (rules without a placement), most exact first. `siblings` are the
+    /// Rules without a placement for every key under which the subject is recognised, most exact first. `siblings`: the
     /// subjects of the same plan, which share out the sizes of a call site.
     pub fn keys(
         &self,
@@ -73,7 +73,7 @@ impl<'a> Recogniser<'a> {
                 };
                 self.call_site(frames, rule, siblings, tables, warnings)
             }
-            // Nothing places it.
+            // No rule places code within a process.
             Subject::Code { .. } => Ok(Vec::new()),
             Subject::BrkHeap { size_bytes } => Ok(vec![Rule {
                 subject: subject::BRK_HEAP,
@@ -103,12 +103,12 @@ impl<'a> Recogniser<'a> {
         }
     }
 
-    /// Build-id, file name and address of a team's start routine as it is now.
+    /// Build-id, file name and address of a team's start routine in the current build.
     pub fn start_routine(&self, team: &Team) -> Option<(String, String, u64)> {
         self.function_now(&team.name, &team.module, &team.build_id, team.offset)
     }
 
-    /// The same of the function that a phase begins with.
+    /// Build-id, file name and address, in the current build, of the function that a phase begins with.
     pub fn phase_function(&self, phase: &Phase) -> Option<(String, String, u64)> {
         let Phase {
             function,
@@ -150,8 +150,8 @@ impl<'a> Recogniser<'a> {
         self.programs.iter().flat_map(ProgramImage::modules)
     }
 
-    /// The module that the plan calls `name`, as it is now: the plan's own program, or a library of
-    /// the same name up to its version.
+    /// The current module for `name` in the plan: the plan's own program, or a library of the same name up to its
+    /// version.
     fn module_now(&self, name: &str, build_id: &str) -> Option<&'a ModuleImage> {
         if name.is_empty() {
             return None;
@@ -195,7 +195,7 @@ impl<'a> Recogniser<'a> {
         } else if module.is_empty() || now.is_some() {
             self.by_name(&planned, module, now)
         } else if !build_id.is_empty() && planned.size_bytes > 0 {
-            // Loaded later, or by another program of the run: recognised if it is this build.
+            // Loaded later, or by another program of the run: recognised only if it is this build.
             let module = tables.module(build_id, module);
             return Ok(vec![static_key(module, &planned)]);
         } else {
@@ -231,8 +231,8 @@ impl<'a> Recogniser<'a> {
         Ok(found.into_iter().map(key).collect())
     }
 
-    /// The static objects of a name in every program's module that has it: in `now`, or where the plan names no
-    /// module, in the first. Objects of another size count only where none has the planned size.
+    /// The static objects of a name, by program: in `now`, or, if the plan names no module, in the first module that
+    /// has one. Objects of another size count only if none has the planned size.
     fn by_name(
         &self,
         planned: &Symbol,
@@ -243,7 +243,7 @@ impl<'a> Recogniser<'a> {
         let has_it = |module: &&ModuleImage| !module.objects(name).is_empty();
         let mut found: Vec<(&ModuleImage, Symbol)> = Vec::new();
         for program in self.programs {
-            // The first module that has it, as the loader does.
+            // The loader, too, takes the first module that has the object.
             let Some(module) = now.filter(has_it).or_else(|| match module {
                 "" => program.modules().find(has_it),
                 _ => None,
@@ -307,7 +307,7 @@ impl<'a> Recogniser<'a> {
     }
 }
 
-/// The planned object where the module is the build that the plan was made with.
+/// The planned object, in a module that is the build that the plan was made with.
 fn in_same_build<'a>(same: &'a ModuleImage, planned: &Symbol) -> Vec<(&'a ModuleImage, Symbol)> {
     let named = same.objects(&planned.name);
     let as_planned = planned.size_bytes > 0
@@ -319,7 +319,7 @@ fn in_same_build<'a>(same: &'a ModuleImage, planned: &Symbol) -> Vec<(&'a Module
     named.map(|symbol| (same, symbol.clone())).collect()
 }
 
-/// Build-id, file name and address of a module's function; the lowest of several of the name.
+/// Build-id, file name and address of a module's function; the lowest of several functions with the name.
 fn function_of(module: &ModuleImage, name: &str) -> Option<(String, String, u64)> {
     let start = *module.functions(name).first()?;
     Some((

@@ -1,5 +1,5 @@
-//! Placements with a shape of their own: shares of parts of an object, and tiles of an array of rows. Both are said in
-//! proportion to the object, and dealt anew to a team of another size.
+//! Placements with a shape: shares of parts of an object, and tiles of an array of rows. Both are in proportion to the
+//! object, and are dealt anew to a team of another size.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::size::{bytes_of, print_size};
 const COUNT_MAX: usize = 4096;
 
 /// Parts of an object, each of which a team's threads use in equal shares: the used beginning of an array, or several
-/// arrays in one allocation. Written `0-12M,16M-48M/64M`: of an object of 64 MiB; in objects of another size parts are
+/// arrays in one allocation. Written `0-12M,16M-48M/64M` for an object of 64 MiB; in objects of another size parts are
 /// larger or smaller in proportion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
@@ -19,8 +19,8 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Parts of an object of `of_bytes`, as offsets in bytes. None unless they begin inside it and ascend without
-    /// overlap; the last one may end beyond the object, where its last shares are shorter than the others.
+    /// Parts of an object of `of_bytes`, as offsets in bytes. None unless the parts begin inside the object and ascend
+    /// without overlap. The last part may end beyond the object, where its last shares are shorter than the others.
     pub fn new(parts: Vec<Range<u64>>, of_bytes: u64) -> Option<Self> {
         let ascend = parts.windows(2).all(|pair| pair[0].end <= pair[1].start);
         let inside = parts
@@ -30,19 +30,19 @@ impl Parts {
         (ascend && inside && count).then_some(Self { parts, of_bytes })
     }
 
-    /// Bytes of the object that the parts are said of.
+    /// Size in bytes of the object that the parts are given for.
     pub fn of_bytes(&self) -> u64 {
         self.of_bytes
     }
 
-    /// How many there are.
+    /// Number of parts.
     pub fn count(&self) -> usize {
         self.parts.len()
     }
 
-    /// Where shares begin in an object of `size_bytes`, strictly ascending from 0, with the number of the thread among so
-    /// many `threads`. What is before the first part goes with its first share, what is after a part with its last share up to half-way to
-    /// the next part.
+    /// Begins of shares in an object of `size_bytes`, strictly ascending from 0, each with the number of its thread
+    /// among `threads`. Bytes before the first part go with its first share. Bytes behind a part go with its last
+    /// share, up to half-way to the next part.
     pub fn shares(&self, size_bytes: u64, threads: usize) -> Vec<(u64, usize)> {
         let scaled = |offset: u128| {
             let scaled = offset * u128::from(size_bytes) / u128::from(self.of_bytes);
@@ -98,10 +98,10 @@ impl fmt::Display for Parts {
     }
 }
 
-/// Tiles of a two-dimensional array, one for each thread of a team, row share after row share. Written `2x4/384K`: two
+/// Tiles of a two-dimensional array, one for each thread of a team, in order of row shares. Written `2x4/384K`: two
 /// shares of the rows, each row of 384 KiB in four columns.
 ///
-/// A row stays as long as it is in objects of another size. A team of another size has another grid ([`Self::grid`]).
+/// A row keeps its length in objects of another size. A team of another size has another grid ([`Self::grid`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles {
     rows: u32,
@@ -110,7 +110,8 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// Shares of the rows, tiles in a row, bytes of a row; none where one of them is 0, or too large.
+    /// Tiles with `rows` shares of the rows and `columns` tiles in each row of `row_bytes`; none if a number is 0, or
+    /// too large.
     pub fn new(rows: u32, columns: u32, row_bytes: u64) -> Option<Self> {
         let counts = 1..=COUNT_MAX as u32;
         let fits = counts.contains(&rows) && counts.contains(&columns) && row_bytes > 0;
@@ -126,10 +127,11 @@ impl Tiles {
         self.row_bytes
     }
 
-    /// Shares of the rows and tiles in a row for a team of so many threads; their product is `threads`.
+    /// Shares of the rows and tiles in a row for a team of this many threads; their product is `threads`.
     ///
-    /// A team of another size than the grid's own gets a nearly square grid if the grid is nearly square, wide or high as the grid
-    /// is. Otherwise the grid keeps its number of row shares or of columns, if that divides the number of threads.
+    /// A team of another size than the grid's own gets a nearly square grid if the grid is nearly square, wide or high
+    /// as the grid is. Otherwise the grid keeps its number of row shares or of columns, if that divides the number of
+    /// threads.
     pub fn grid(&self, threads: u32) -> [u32; 2] {
         let (rows, columns) = (self.rows, self.columns);
         if u64::from(rows) * u64::from(columns) == u64::from(threads) {
@@ -151,7 +153,7 @@ impl Tiles {
         }
     }
 
-    /// The number among `threads` of the thread whose tile has an offset of an object of `size_bytes`.
+    /// Number, among `threads`, of the thread whose tile has the byte at `offset` of an object of `size_bytes`.
     pub fn thread(&self, offset: u64, size_bytes: u64, threads: u32) -> u32 {
         let [shares, columns] = self.grid(threads).map(u128::from);
         let rows = u128::from(size_bytes.div_ceil(self.row_bytes).max(1));
@@ -186,7 +188,7 @@ impl fmt::Display for Tiles {
     }
 }
 
-/// Two factors of a number that are as near each other as can be, the smaller first.
+/// The two factors of a number that are nearest to each other, the smaller first.
 fn squarest(all: u32) -> [u32; 2] {
     let less = (1..=all.isqrt())
         .rev()

@@ -8,7 +8,7 @@ const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
 /// matter; a fraction is rounded to the nearest byte.
 ///
 /// # Errors
-/// Text of another form; the message says what was expected.
+/// The text has another form; the message says what was expected.
 pub fn parse_size(text: &str) -> Result<u64, SyntaxError> {
     bytes_of(text).map_err(SyntaxError)
 }

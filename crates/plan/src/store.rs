@@ -1,14 +1,14 @@
 //! Where `optimize` keeps plans, and where a later `run` finds them.
 //!
 //! ```text
-//! ROOT/plans/KEY/TIME/command.toml      which command the plans are of
+//! ROOT/plans/KEY/TIME/command.toml      the command that the plans are for
 //!                     plan-0.toml …     one per executable and rank
-//!                     lost              there: a comparison showed that the plans lose; why
+//!                     lost              exists if the plans lost in a comparison; says why
 //! ```
 //!
-//! `KEY` is the program's build-id, or `name-` and its file name where there is none; `TIME` sorts
-//! by age. A folder is filled under another name and renamed, so that concurrent runs see whole
-//! ones only. What can't be read (an older or newer version's) is passed over and reported.
+//! `KEY` is the program's build-id, or `name-` and its file name if it has none; `TIME` sorts by age. A folder is
+//! filled under another name and renamed, so that concurrent runs see only whole folders. Plans that can't be read (of
+//! another version) are skipped and reported.
 
 use std::env;
 use std::fs;
@@ -19,7 +19,8 @@ use serde::Deserialize;
 use crate::on_disk::{read_text, unique, write_new};
 use crate::{Error, Plan, Program};
 
-/// The user's folder of what nearpage keeps: `$XDG_STATE_HOME/nearpage`, or `~/.local/state/nearpage`; none without a home.
+/// Folder of nearpage's state for the user: `$XDG_STATE_HOME/nearpage`, or `~/.local/state/nearpage`; none without a
+/// home.
 pub fn state_folder() -> Option<PathBuf> {
     let absolute = |name: &str| {
         env::var_os(name)
@@ -31,7 +32,7 @@ pub fn state_folder() -> Option<PathBuf> {
     Some(state.join("nearpage"))
 }
 
-/// Begins the names of folders that are still being filled.
+/// Prefix of the names of folders that are still being filled.
 const UNFINISHED: &str = ".";
 
 /// A folder of kept plans.
@@ -45,11 +46,11 @@ pub struct Store {
 pub struct StoredPlans {
     /// The plans, one per executable and rank.
     pub plans: Vec<Plan>,
-    /// Their folder.
+    /// Folder of the plans.
     pub path: PathBuf,
-    /// Arguments of the command they were made with.
+    /// Arguments of the command that the plans were made with.
     pub arguments: Vec<String>,
-    /// Were these the arguments asked for?
+    /// True if these are the requested arguments.
     pub same_arguments: bool,
 }
 
@@ -58,7 +59,7 @@ struct CommandFile {
     program: CommandTable,
 }
 
-/// As [`Program`], but with room for keys of other versions.
+/// As [`Program`], but keys of other versions are ignored.
 #[derive(Deserialize)]
 struct CommandTable {
     #[serde(default)]
@@ -71,7 +72,7 @@ impl Store {
         Self { root: root.into() }
     }
 
-    /// The user's ([`state_folder`]); none without a home.
+    /// The user's store, in [`state_folder`]; none without a home.
     pub fn of_user() -> Option<Self> {
         state_folder().map(Self::new)
     }
@@ -79,7 +80,7 @@ impl Store {
     /// Keeps the plans of a command and returns their folder.
     ///
     /// # Errors
-    /// Unwritable.
+    /// The folder cannot be written.
     pub fn keep(&self, command: &Program, plans: &[Plan]) -> Result<PathBuf, Error> {
         let folder = self.folder(command);
         let name = unique();
@@ -109,9 +110,9 @@ impl Store {
         }
     }
 
-    /// The newest kept plans that fit a command and have not lost: plans of the same program with the same arguments, or else with
-    /// other arguments if the plan is of that program itself (other arguments of a launcher or a script mean another program).
-    /// Each unreadable plan is skipped with a warning.
+    /// The newest kept plans that fit a command and have not lost: plans of the same program with the same arguments,
+    /// or else with other arguments if the plan is of that program itself (other arguments of a launcher or a script
+    /// mean another program). Each unreadable plan is skipped with a warning.
     pub fn newest_fitting(&self, command: &Program) -> (Option<StoredPlans>, Vec<String>) {
         let mut warnings = Vec::new();
         let mut other = None;
@@ -138,10 +139,10 @@ impl Store {
         (other, warnings)
     }
 
-    /// Notes that a comparison showed these plans to lose: they are not used again.
+    /// Marks plans that lost in a comparison: they are not used again.
     ///
     /// # Errors
-    /// Unwritable.
+    /// The folder cannot be written.
     pub fn mark_lost(&self, kept: &Path, why: &str) -> Result<(), Error> {
         let path = kept.join("lost");
         fs::write(&path, format!("{why}\n")).map_err(|source| Error::Write { path, source })

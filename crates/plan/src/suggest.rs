@@ -1,9 +1,9 @@
-//! Names close to one that was not found.
+//! Suggestions of names that are close to a name that was not found.
 
-/// Longest name compared; beyond it mangled names tell a person nothing.
+/// Longest name that is compared: longer names are mangled and tell a person nothing.
 const NAME_MAX: usize = 100;
 
-/// `; did you mean …?` with up to three close names; nothing where none is close.
+/// `; did you mean …?` with up to three close names; empty if no name is close.
 pub(crate) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let limit = (name.len() / 3).max(2);
     let mut close: Vec<(usize, &str)> = known

@@ -1,4 +1,4 @@
-//! What a plan is translated for: a machine, and the threads of the run on it.
+//! The machine and the threads of a run, for which a plan is translated.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use nearpage_machine::{CpuId, DeviceKind, Machine, NodeId, NodeList};
 use crate::Error;
 use crate::file::{joined, team_and_order};
 
-/// How pages get where they belong.
+/// Mechanism that brings pages to their nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
     /// Memory policies.
@@ -17,15 +17,15 @@ pub enum Mechanism {
     Touch,
 }
 
-/// What can be done for placements that do not begin at the object's allocation.
+/// Support for placements that begin later than the object's allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LatePlacement {
-    /// Nothing: the object is placed at its allocation, and stays there.
+    /// There is none: the object is placed at its allocation, and stays there.
     #[default]
     Never,
     /// When the second thread is created, or a phase begins, pages move to the nodes that the plan says, once.
     Once,
-    /// All that [`crate::Start`] says, as on simulated machines: pages also go near who uses them next, and
+    /// All that [`crate::Start`] says, as on simulated machines: pages also go near the threads that use them next, and
     /// near a thread that runs alone.
     AsPlanned,
 }
@@ -33,13 +33,12 @@ pub enum LatePlacement {
 /// Which threads are pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pinning {
-    /// None; where they run is up to `OMP_PLACES`, an affinity mask, or the scheduler.
+    /// No thread: `OMP_PLACES`, an affinity mask or the scheduler decides where threads run.
     #[default]
     None,
-    /// Those of the plan's teams, each by its number in its team; all threads in order of creation
-    /// where there is no plan.
+    /// Threads of the plan's teams, each by its number in its team; without a plan, all threads in order of creation.
     Teams,
-    /// All, in order of creation.
+    /// All threads, in order of creation.
     CreationOrder,
 }
 
@@ -54,29 +53,29 @@ pub struct Target<'a> {
     pub threads: Vec<CpuId>,
     /// Which threads are pinned to those CPUs.
     pub pinning: Pinning,
-    /// How pages get where they belong.
+    /// Mechanism that brings pages to their nodes.
     pub mechanism: Mechanism,
     /// The system's page size in bytes.
     pub page_bytes: u32,
     /// Size of a huge page in bytes; at least `page_bytes`.
     pub huge_page_bytes: u32,
-    /// Mappings that placement may add to a process.
+    /// Most mappings that placement may add to a process.
     pub mappings_max: u32,
-    /// `touch`: pages touched in a process at a time at the most, those of freed objects not counted.
+    /// `touch`: most pages touched at a time in a process, without those of freed objects.
     pub touch_pages_max: u64,
-    /// `touch`: heap allocations gathered before the nodes are visited, at least 1.
+    /// `touch`: number of heap allocations gathered before the nodes are visited, at least 1.
     pub touch_group: u32,
-    /// Pages may have a copy on each node, as on simulated machines. Where not, what is to be replicated
-    /// is interleaved, and said so.
+    /// True if pages may have a copy on each node, as on simulated machines. Otherwise objects to be replicated are
+    /// interleaved, with a warning.
     pub has_copies: bool,
-    /// What becomes of placements that do not begin at the allocation.
+    /// Support for placements that begin later than the allocation.
     pub later: LatePlacement,
-    /// Say at exit what was placed.
+    /// True: say at exit what was placed.
     pub summary: bool,
 }
 
 impl<'a> Target<'a> {
-    /// For a recorded run that is not there any more: nothing is pinned, all mappings may be had, and pages move once.
+    /// A target for a recorded run: nothing is pinned, mappings have no limit, and pages move once.
     pub fn of_recorded(
         machine: &'a Machine,
         teams: HashMap<String, Vec<CpuId>>,
@@ -107,8 +106,8 @@ impl Target<'_> {
         self.teams.get(team).unwrap_or(&self.threads)
     }
 
-    /// The nodes of the team's threads, in order; at least one. The threads of `main+worker` are those of `main`, then
-    /// those of `worker`; of `worker:reversed` the last is first.
+    /// The nodes of the team's threads, in order; at least one. `main+worker` has the threads of `main`, then those of
+    /// `worker`; `worker:reversed` has the last thread of `worker` first.
     pub(crate) fn thread_nodes(&self, team: &str) -> Result<Vec<NodeId>, Error> {
         let is_known = |name: &str| self.teams.contains_key(name);
         let (team, is_reversed) = team_and_order(team, is_known);
@@ -184,7 +183,7 @@ impl Target<'_> {
         Ok(node)
     }
 
-    /// Refuses a node that the machine does not have, or has without memory.
+    /// Refuses a node that the machine does not have, or that has no memory.
     pub(crate) fn check_memory(&self, node: NodeId, rule: &str) -> Result<(), Error> {
         self.check_node(node, rule)?;
         let known = self.machine.nodes_with_memory();

@@ -24,7 +24,8 @@ pub struct Compact {
     pub bytes: Vec<u8>,
     /// Name of every rule, by the number that the library's summary reports it under.
     pub rule_names: Vec<String>,
-    /// By the same number: the position of the rule's decision in its plan; `None` for a rule written by hand or of a phase.
+    /// By the same number: position of the rule's decision in its plan; `None` for a rule written by hand or of a
+    /// phase.
     pub decisions: Vec<Option<usize>>,
     /// By the same number: the function with which the rule's phase begins; `None` if the rule holds from the start.
     pub phases: Vec<Option<String>>,
@@ -36,12 +37,11 @@ pub struct Compact {
     pub(crate) tables: Tables,
 }
 
-/// Translates `plans` (of several executables or ranks) and `rules` (which come first, in every
-/// process of the run) for `target`. `programs` are those that the command line names, its own
-/// first.
+/// Translates `plans` (for several executables or ranks) and `rules` for `target`. Rules come first, in every process
+/// of the run. `programs` are those that the command line names, its own first.
 ///
 /// # Errors
-/// A rule that matches nothing, a node or team that doesn't exist.
+/// A rule matches nothing, or a node or team does not exist.
 pub fn translate(
     plans: &[Plan],
     rules: &[PlaceRule],
@@ -109,9 +109,9 @@ pub fn translate(
 /// Objects to recognise and their placement, under one name.
 struct RuleRequest<'a> {
     name: &'a str,
-    /// Its position in the plan.
+    /// Position of the decision in the plan.
     decision: Option<usize>,
-    /// The function that its phase begins with.
+    /// Function with which the phase begins.
     phase: Option<&'a str>,
     subject: &'a Subject,
     placement: &'a Placement,
@@ -295,7 +295,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Warns of parts of a placement that cannot begin later than the allocation.
+    /// Warns if a decision's start cannot be carried out as planned.
     fn warn_of_start(&mut self, decision: &Decision) {
         let name = &decision.name;
         let warning = match (self.target.later, decision.start, &decision.placement) {

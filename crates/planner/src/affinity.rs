@@ -1,15 +1,14 @@
 //! Page affinity: Marathe, Thakkar and Mueller, section 4.
 //!
 //! # Silent pages
-//! Pages without a sample between pages with one take the object's pattern, where it has one;
-//! otherwise the decision of the nearest page that has one, the earlier of two equally near. Marathe
-//! does that for small allocations that lie on a page with sampled ones; pages are all that can be
-//! placed, so small objects need no decision of their own: they live where their page does.
+//! Pages without a sample, between sampled pages, take the object's pattern if there is one. Otherwise they take the
+//! decision of the nearest sampled page, the earlier of two equally near. Marathe does so for small allocations on a
+//! page with sampled allocations. Only pages can be placed, so small objects need no decision of their own.
 //!
 //! # Runs
-//! Consecutive pages of one node become a run, owned by the thread of that node that accesses the
-//! run most; by the node itself, where none of its threads does (Eq. 2 may choose a node between
-//! two). Runs that a simpler pattern matches, but for [`Parameters::slack`], give way to it.
+//! Consecutive pages of one node become a run. It is owned by the thread of that node that accesses the run most, or by
+//! the node itself if none of its threads does (Eq. 2 may choose a node between two). A simpler pattern replaces runs
+//! if it loses at most [`Parameters::slack`].
 
 use std::collections::BTreeMap;
 
@@ -25,7 +24,7 @@ use crate::holder::{Holder, Layout};
 use crate::parameters::Parameters;
 use crate::place::Places;
 
-/// Which equation decides.
+/// Marathe's equation that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Equation {
     Uniform,
@@ -48,8 +47,7 @@ struct Run {
     place: usize,
 }
 
-/// The placement of a group's pages, and what was seen, in words; none without accesses of the
-/// process.
+/// The placement of a group's pages, and the reason in words; none without accesses of the process.
 pub(crate) fn place(
     context: &Context,
     group: &ObjectGroup,
@@ -110,8 +108,8 @@ pub(crate) fn place(
     }
 }
 
-/// Each segment of an object near its users ([`nearpage_attribution::find_segments`]), and how many there are; none
-/// where all would be at one place.
+/// Page runs that put each segment of an object near its users ([`nearpage_attribution::find_segments`]), and the
+/// number of runs; none if all would be at one place.
 pub(crate) fn by_segments(
     context: &Context,
     group: &ObjectGroup,
@@ -120,7 +118,7 @@ pub(crate) fn by_segments(
     let (affinity, places) = (&group.affinity, &context.places);
     let unit = affinity.page_bytes.max(context.page_bytes).max(1);
     let mut runs: Vec<Run> = Vec::new();
-    // Where the last segment ended.
+    // End of the last segment, in units.
     let mut ended = 0;
     for segment in find_segments(affinity) {
         let first = affinity
@@ -139,7 +137,7 @@ pub(crate) fn by_segments(
         match runs.last_mut() {
             Some(last) if last.place == place => {}
             Some(last) => {
-                // Nothing is known of the pages between two segments: half of them to each.
+                // Unsampled pages between two segments: half of them to each.
                 last.end = (ended + begins).div_ceil(2);
                 let first = last.end;
                 runs.push(Run {
@@ -158,7 +156,7 @@ pub(crate) fn by_segments(
     }
     let pages = group.size_bytes.div_ceil(unit).max(ended);
     runs.last_mut()?.end = pages;
-    // Of what lies on one page, nothing is left.
+    // Segments that lie on one page leave empty runs.
     runs.retain(|run| run.first < run.end);
     let count = runs.len();
     let placed = owned(context, affinity, &runs, unit, None);
@@ -170,7 +168,7 @@ fn best_place(histogram: &[(usize, f64)], places: &Places, equation: Equation) -
         (Equation::HopSensitive, Some(weights)) => {
             hop_sensitive(histogram, weights, places.holds())
         }
-        // Threads that stand in for nodes are all equally far: Eq. 2 is Eq. 1.
+        // Threads that stand in for nodes are all equally far from each other, so Eq. 2 equals Eq. 1.
         _ => uniform(histogram, places.holds()),
     }
 }
@@ -205,7 +203,7 @@ pub(crate) fn hints(
         .collect()
 }
 
-/// Simpler placements that may do as well: all to one thread, and the pattern that was found.
+/// Simpler placements that may do as well: the whole object near one thread, and the object's pattern.
 fn candidates(context: &Context, group: &ObjectGroup, choices: &[Choice]) -> Vec<Placement> {
     let mut candidates = Vec::new();
     let one_place = choices
@@ -221,7 +219,7 @@ fn candidates(context: &Context, group: &ObjectGroup, choices: &[Choice]) -> Vec
     candidates
 }
 
-/// The placement that the object's pattern stands for, where it has owners.
+/// The placement that the object's pattern stands for, if the pattern has owners.
 fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     match group.pattern {
         Pattern::Private { thread } => context.owner(thread).map(Placement::Whole),
@@ -248,8 +246,7 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
     }
 }
 
-/// How much worse than the choices a layout is, as a share: of the accesses made local (Eq. 1) or of
-/// the cost (Eq. 2).
+/// How much worse than the choices a layout is, as a share of the accesses made local (Eq. 1) or of the cost (Eq. 2).
 fn loss(
     choices: &[Choice],
     layout: &Layout,
@@ -277,7 +274,7 @@ fn loss(
                         .find(|entry| entry.0 == place)
                         .map_or(0.0, |entry| entry.1)
                 };
-                // Counted so that `found` grows by what is lost, as a cost does.
+                // `found` grows by the lost accesses, as a cost does.
                 best += local(choice.place);
                 found += 2.0 * local(choice.place) - local(place);
             }
@@ -286,7 +283,7 @@ fn loss(
     if best > 0.0 { found / best - 1.0 } else { 0.0 }
 }
 
-/// Runs over all of `pages`, silent ones as the module says.
+/// Runs that cover all `pages`; see "Silent pages" above.
 fn runs(choices: &[Choice], pages: u64, pattern: impl Fn(u64) -> Option<usize>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut push = |first: u64, end: u64, place: usize| {
@@ -351,7 +348,7 @@ fn owned(
         .filter_map(|run| {
             let first = cells.partition_point(|cell| page_of(cell) < run.first);
             let end = cells.partition_point(|cell| page_of(cell) < run.end);
-            // A silent run has no accesses of its own, but the pattern that filled it has a thread.
+            // A silent run has no accesses: its owner is the thread of the pattern that filled it.
             let filled = || match pattern?.holder(run.first * unit + unit / 2) {
                 Holder::Thread(thread) if context.places.of(thread) == Some(run.place) => {
                     context.owner(thread)
@@ -369,8 +366,7 @@ fn owned(
         .collect()
 }
 
-/// The thread of a place with the most accesses, the lowest one of equals; none where no thread of it
-/// has any.
+/// The thread of a place with the most accesses, the first of equals; none if no thread of the place has any.
 fn most_active(context: &Context, cells: &[Cell], place: usize) -> Option<Owner> {
     let mut totals = BTreeMap::new();
     for cell in cells

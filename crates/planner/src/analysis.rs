@@ -11,13 +11,13 @@ use nearpage_recording::{AccessBatch, Recording};
 
 use crate::error::Error;
 
-/// A recording and what was found in it.
+/// A recording and its attribution.
 pub struct Analysis {
     /// The recording.
     pub recording: Recording,
-    /// What each thread did to each object and page.
+    /// Accesses of each thread to each object and page.
     pub attribution: Attribution,
-    /// What its reader has to know: it is incomplete, damaged, or only partly counted.
+    /// Notes for readers: the recording is incomplete, damaged, or only partly counted.
     pub notes: Vec<String>,
 }
 
@@ -25,15 +25,15 @@ impl Analysis {
     /// Opens and attributes a recording.
     ///
     /// # Errors
-    /// What is no recording, or cannot be read.
+    /// The folder is no recording, or cannot be read.
     pub fn of(folder: &Path, operations: Operations) -> Result<Self, Error> {
         Self::watched(folder, operations, &|_, _| ())
     }
 
-    /// The same; `watch` is told how many chunks of the accesses have been read, and of how many.
+    /// Opens and attributes a recording; `watch` gets the numbers of chunks of accesses that have been read and of all.
     ///
     /// # Errors
-    /// What is no recording, or cannot be read.
+    /// The folder is no recording, or cannot be read.
     pub fn watched(
         folder: &Path,
         operations: Operations,

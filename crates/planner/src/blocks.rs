@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::effect::share_near;
 use crate::holder::{Holder, Layout};
 
-/// A block of the size that enforcement can do; see the module.
+/// A block size that enforcement can do: see "Whole pages" in `object.rs`.
 pub(crate) fn whole_pages(block_bytes: u64, size_bytes: u64, page_bytes: u64) -> u64 {
     let page = page_bytes.max(1);
     if block_bytes <= page {
@@ -27,8 +27,8 @@ pub(crate) fn whole_pages(block_bytes: u64, size_bytes: u64, page_bytes: u64) ->
     }
 }
 
-/// Equal shares of a part of an object, one for each thread of a team in order. What is before the part goes with its
-/// first share, and what is after it with its last: plans cover whole objects.
+/// Equal shares of a part of an object, one for each thread of a team in order. The first share also gets the bytes
+/// before the part, the last share the bytes after it: plans cover whole objects.
 pub(crate) fn over_part(
     context: &Context,
     team: usize,
@@ -46,15 +46,16 @@ pub(crate) fn over_part(
     Some(Placement::Parts { parts, team })
 }
 
-/// Rounds of pieces that are taken for arrays of an object's own: of more, a round is a row, as long with another input.
+/// Rounds of pieces that are taken for arrays, at most. With more rounds, a round is a row: another input does not
+/// change its length.
 const ARRAYS_MAX: u64 = 8;
-/// A program's own constants are multiples of this, sizes of arrays are not.
+/// Blocks of a multiple of this size are constants of the program; sizes of arrays are no such multiples.
 const CONSTANT_BYTES: u64 = 64 << 10;
-/// Accesses that arrays in shares may explain less than the pieces that were found.
+/// Share of the accesses by which arrays may explain less than the pieces that were found.
 const ARRAYS_SLACK: f64 = 0.01;
 
-/// Pieces that go round a team. Where a few rounds are the whole object, it is as many arrays in one allocation, each in
-/// shares: these are larger with another input, and not more.
+/// Pieces that go round a team. If a few rounds fill the object, it holds as many arrays in one allocation, each in
+/// shares. With a larger input the arrays grow, and their number stays.
 pub(crate) fn cyclic(
     context: &Context,
     group: &ObjectGroup,
@@ -109,8 +110,8 @@ pub(crate) fn by_owner(
     })
 }
 
-/// Shares of an object or of several arrays in one allocation, from segments whose users are the threads of a team in order,
-/// or in the opposite one, over and over. None where they are not, or equal shares explain clearly less.
+/// Shares of an object, or of several arrays in one allocation. The segments' users have to be the threads of a team in
+/// order, or in reverse order, over and over. None if they are not, or if equal shares explain clearly fewer accesses.
 pub(crate) fn arrays(
     context: &Context,
     group: &ObjectGroup,
@@ -143,10 +144,11 @@ pub(crate) fn arrays(
     best.map(|(_, placement)| placement)
 }
 
-/// A whole round has this share of the team's threads: small arrays hide some of them.
+/// A round with this share of the team's threads is whole: small arrays do not show all threads.
 const WHOLE_ROUND: f64 = 0.75;
 
-/// The arrays that a team's threads go through in order; what too few samples tell between two of them is one, too.
+/// The arrays that a team's threads go through in order. A used part between two of them is an array, too, though it
+/// has too few samples to show its shares.
 fn parts_of_team(
     group: &ObjectGroup,
     segments: &[Segment],
@@ -158,7 +160,7 @@ fn parts_of_team(
     }
     let page = group.affinity.page_bytes;
     let member = |user| threads.iter().position(|&thread| thread == user);
-    // Offsets of the pages of each member in turn.
+    // Rounds, each of members in turn: number of the thread, begin and end of its pages in bytes.
     let mut rounds: Vec<Vec<(usize, u64, u64)>> = Vec::new();
     for segment in segments.iter().filter(|one| one.share >= 0.5) {
         let number = member(segment.user)?;
@@ -190,7 +192,7 @@ fn parts_of_team(
         let end = end.max(0.0).round() as u64;
         let near_bytes = end.saturating_sub(start) / 16;
         if let Some(before) = parts.last_mut() {
-            // Neighbours meet half-way, unless there is an unused part or a small array between them.
+            // Neighbouring arrays meet half-way, unless an unused part or a small array lies between them.
             if start < before.end || start - before.end <= near_bytes {
                 before.end = before.end.midpoint(start);
                 start = before.end;
@@ -215,8 +217,8 @@ fn parts_of_team(
     Some(parts)
 }
 
-/// Where the shares of a round begin and end, by number, as far as its members tell: half-way between two that are
-/// neighbours.
+/// Boundaries between a round's shares, by number, as far as its members show them: half-way between neighbouring
+/// members.
 fn boundaries(round: &[(usize, u64, u64)], count: usize) -> Vec<(usize, u64)> {
     let mut known: Vec<(usize, u64)> = Vec::new();
     let (first, last) = (round[0], round[round.len() - 1]);
@@ -232,11 +234,11 @@ fn boundaries(round: &[(usize, u64, u64)], count: usize) -> Vec<(usize, u64)> {
     known
 }
 
-/// Accesses that equal shares may explain less than segments, each of which begins where its samples suit it.
+/// Share of the accesses by which equal shares may explain less than segments, which begin where samples suit them.
 const SHARES_SLACK: f64 = 0.03;
 
-/// First and last of the boundaries at equal distances that are nearest to some, which have numbers up to `count` (least
-/// squares).
+/// First and last of boundaries at equal distances, fitted to the known ones by least squares. Boundaries have numbers
+/// from 0 to `count`.
 fn equal_shares(boundaries: &[(usize, u64)], count: usize) -> (f64, f64) {
     let known = (boundaries.len() as f64).max(1.0);
     let middle: f64 = boundaries.iter().map(|one| one.0 as f64).sum::<f64>() / known;
@@ -252,7 +254,8 @@ fn equal_shares(boundaries: &[(usize, u64)], count: usize) -> (f64, f64) {
     (at(0.0), at(count as f64))
 }
 
-/// Tiles of a team: where its threads have them in order, as many in each share of the rows, and shares are about equal.
+/// Tiles of a team; none unless its threads have them in order, as many in each share of the rows, and shares are about
+/// equal.
 fn tiles_of_team(
     context: &Context,
     group: &ObjectGroup,
@@ -279,8 +282,8 @@ fn tiles_of_team(
     Some(Placement::Tiles { tiles, team })
 }
 
-/// Tiles: the rows' shares, of each of which pieces go to its threads in turn. Where they are no team's, runs of pages;
-/// none where these would be more than `runs_max`.
+/// Tiles: in each share of the rows, pieces go to the share's threads in turn. If the threads are no team, runs of
+/// pages; none if there would be more than `runs_max` runs.
 pub(crate) fn tiles(
     context: &Context,
     group: &ObjectGroup,
@@ -300,7 +303,7 @@ pub(crate) fn tiles(
     }
     let mut runs: Vec<PageRun> = Vec::new();
     for (number, share) in shares.iter().enumerate() {
-        // Nothing is known of the pages between two shares: half of them to each.
+        // Unsampled pages between two shares: half of them to each.
         let begin = match number.checked_sub(1) {
             None => 0,
             Some(before) => offset(shares[before].pages.end).midpoint(offset(share.pages.start)),

@@ -1,15 +1,16 @@
-//! How sure decisions are, and what becomes of those that are not.
+//! How sure decisions are, and which of them are given up for lack of samples.
 //!
-//! A decision's confidence is the share of resamples of the recording ([`Attribution::confidences`]) from which the same
-//! policy, asked anew, places the object the same: 95 % of its sampled pages (or of its sampled instances) on the same
-//! nodes, and from the same moment on. To leave an object to first touch is a decision, too. So the confidence covers all
-//! that a policy makes of samples: the pattern, its geometry, the choice among placements. It covers nothing that other
-//! runs change: another input, another machine.
+//! A decision's confidence is the share of resamples of the recording ([`Attribution::confidences`]) from which the
+//! same policy places the object alike: 95 % of its sampled pages (or of its sampled instances) on the same nodes, and
+//! from the same moment on. Leaving an object to first touch is a decision, too. Confidence covers all that a policy
+//! derives from samples: the pattern, its geometry, the choice among placements. It covers no differences between runs,
+//! such as another input or another machine.
 //!
-//! Most decisions of little confidence are still better than none: that the owner of some pages is uncertain does not make
-//! first touch right. So an object is left alone only where, besides, decisions from half of the samples do not stand the test
-//! by the other half: there they make fewer accesses local than first touch does, in most resamples. Placements that spread
-//! pages always stand it, as they relieve queues and make nothing local.
+//! Most decisions of little confidence are still better than none: uncertainty about the owner of some pages does not
+//! make first touch right. So an object is left to first touch only if its decision also fails a second test. The test
+//! decides from half of the samples and applies the decision to the other half. A decision fails if it makes fewer
+//! accesses local than first touch in most resamples. Placements that spread pages always pass, as they relieve queues
+//! and make nothing local.
 
 use nearpage_amount::percent;
 use nearpage_attribution::{Attribution, Confidence, ObjectGroup, RESAMPLE_SHARE};
@@ -27,9 +28,9 @@ use crate::parameters::{Parameters, Policy};
 use crate::placed_accesses::{Placing, placed_accesses};
 use crate::subject::{decisions_about, subject};
 
-/// Share of an object's pages, or instances, that two plans have in the same place if they decide the same.
+/// Share of an object's pages, or instances, that two plans have in the same place if they decide alike.
 const SAME_PLACE: f64 = 0.95;
-/// Pages or instances that are compared, at most.
+/// Most pages or instances that are compared.
 const COMPARED_MAX: usize = 1 << 10;
 
 /// Where a plan has a page or an instance.
@@ -42,26 +43,27 @@ enum Spot {
     Everywhere,
 }
 
-/// What resamples say of the decisions about an object.
+/// Results of resampling for the decisions about an object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tested {
     pub confidence: Confidence,
-    /// Share of the resamples whose decision makes no fewer accesses local than first touch, of those that it does not know.
+    /// Share of the resamples whose decision passed: of the other half's accesses, it makes no fewer local than first
+    /// touch.
     pub stood: f64,
 }
 
 impl Tested {
-    /// Is the object to be left alone?
+    /// True if the object is to be left to first touch.
     fn is_doubtful(&self) -> bool {
         !self.confidence.is_sure() && self.stood < STOOD_MIN
     }
 }
 
-/// Decisions that are not sure have to stand the test by what they do not know in so many resamples.
+/// Decisions that are not sure have to pass the test in this share of the resamples.
 const STOOD_MIN: f64 = 0.5;
 
-/// What resamples say of a policy's decisions about each object of the recording, by position; none for objects that are
-/// not resampled or not worth a decision.
+/// Results of resampling for a policy's decisions about each object of the recording, by position; none for objects
+/// that are not resampled or not worth a decision.
 pub(crate) fn tested(
     plan: &Plan,
     policy: Policy,
@@ -69,7 +71,7 @@ pub(crate) fn tested(
     parameters: &Parameters,
 ) -> Vec<Option<Tested>> {
     let groups = &input.attribution.objects;
-    // No sample changes where this policy places anything.
+    // Samples do not change this policy's placements.
     if policy == Policy::Interleave {
         return vec![None; groups.len()];
     }
@@ -78,7 +80,7 @@ pub(crate) fn tested(
     let is_wanted = |group: &ObjectGroup| {
         worth_deciding(&context, group, parameters) && subject(context.tables, group).is_some()
     };
-    // By object: resamples, and those that stood the test.
+    // By object: number of resamples, and of those that passed the test.
     let mut stood = vec![(0, 0); groups.len()];
     let confirms = |resample: &Attribution, positions: &[usize]| -> Vec<bool> {
         let again = Input {
@@ -106,8 +108,8 @@ pub(crate) fn tested(
     found.into_iter().zip(stood).map(tested).collect()
 }
 
-/// Does a plan that was made from half of a group's samples make no fewer accesses of the other half local than first
-/// touch does?
+/// True if a plan made from half of a group's samples makes no fewer accesses of the other half local than first touch
+/// does.
 fn stands(
     (context, all): (&Context, &ObjectGroup),
     (of_half, half): (&Context, &ObjectGroup),
@@ -132,7 +134,7 @@ fn stands(
     of_others(&about) >= of_others(&[])
 }
 
-/// Notes in decisions how sure they are, and leaves those objects to first touch of which too little is known.
+/// Writes into decisions how sure they are, and replaces doubtful ones by first touch.
 pub(crate) fn leave_doubtful(
     plan: &mut Plan,
     tested: &[Option<Tested>],
@@ -171,7 +173,7 @@ pub(crate) fn leave_doubtful(
     }
 }
 
-/// Do two plans place a group the same?
+/// True if two plans place a group alike.
 fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bool {
     let own = subject(context.tables, group);
     let about = plans.map(|plan| {
@@ -195,7 +197,7 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
     !spots[0].is_empty() && same.count() as f64 >= SAME_PLACE * spots[0].len() as f64
 }
 
-/// Where the sampled pages are, under a decision about them all.
+/// Spots of the sampled pages, under one decision about all of them.
 fn of_pages(context: &Context, group: &ObjectGroup, about: Option<&Decision>) -> Vec<Spot> {
     let affinity = &group.affinity;
     let mut pages: Vec<u32> = affinity.told_by().iter().map(|cell| cell.page).collect();
@@ -215,7 +217,7 @@ fn of_pages(context: &Context, group: &ObjectGroup, about: Option<&Decision>) ->
         .collect()
 }
 
-/// Where the sampled instances are, under decisions of which each may pick some.
+/// Spots of the sampled instances, under decisions that may pick some of them each.
 fn of_instances(context: &Context, group: &ObjectGroup, about: &[&Decision]) -> Vec<Spot> {
     let mut instances: Vec<ObjectId> = group.uses.iter().map(|one| one.object).collect();
     instances.dedup();
@@ -260,8 +262,8 @@ mod tests {
     use crate::making::{Samples, shares_on};
     use crate::{Analysis, Planner};
 
-    /// What `check` finds in a program whose four threads use a block each of a grid that the main thread filled; its first
-    /// sample is the initialisation.
+    /// Calls `check` with a program whose four threads use a block each of a grid that the main thread filled; the
+    /// first sample is the initialisation.
     fn with_blocks(check: impl FnOnce(&Planner, &Input)) {
         let folder = TempDir::new().unwrap();
         let recording = folder.path().join("r");

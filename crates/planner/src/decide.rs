@@ -9,8 +9,8 @@ use crate::group::{decide_group, first_touched, worth_deciding};
 use crate::parameters::{Parameters, Policy};
 use crate::subject::subject;
 
-/// Makes a plan. Objects that are not worth placing, cannot be recognised again, or are where they
-/// should be by first touch, have no decision.
+/// Makes a plan. An object has no decision if it is not worth placing, cannot be recognised again, or is where it
+/// should be by first touch.
 pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
     if policy == Policy::Auto {
         return by_model(input, parameters);
@@ -31,7 +31,7 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
         }
         decisions.extend(decided);
     }
-    // Objects in a heap that is placed would be a part of it.
+    // A placement of the heap would move these objects, too.
     if decisions
         .iter()
         .any(|decision| decision.subject.is_brk_heap())

@@ -1,5 +1,4 @@
-//! What is decided for a program, or predicted of a plan that there is already: the one form that every command prints
-//! or serialises.
+//! A plan decided for a program, or predicted from a file: the one form that every command prints or serialises.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,20 +12,20 @@ use serde::{Deserialize, Serialize};
 use crate::interval::Uncertainty;
 use crate::prediction::Prediction;
 
-/// Where threads are taken to run.
+/// The assumed layout of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
     /// On the nodes where they were recorded.
     AsRecorded,
-    /// Node after node.
+    /// Threads fill one node after the other.
     Compact,
-    /// To one node after the other in turn.
+    /// Threads go round the nodes.
     Scatter,
 }
 
 impl Layout {
-    /// For people, after "threads".
+    /// Words for messages, after "threads".
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AsRecorded => "as recorded",
@@ -36,24 +35,24 @@ impl Layout {
     }
 }
 
-/// Where threads are taken to run, and how many nodes that takes.
+/// The assumed layout of threads, and the number of nodes that they use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Threads {
-    /// The rule by which they are placed.
+    /// Rule by which threads are laid out.
     pub layout: Layout,
     /// Why they are not where they were recorded, although no option asks for another layout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Threads that were recorded.
+    /// Number of recorded threads.
     pub threads: usize,
-    /// Nodes that they run on.
+    /// Number of nodes that the threads run on.
     pub nodes_used: usize,
-    /// Nodes of the machine that have CPUs.
+    /// Number of the machine's nodes that have CPUs.
     pub nodes: usize,
 }
 
 impl Threads {
-    /// What has to be known of where threads run; `are_traced`: they were traced there.
+    /// Notes on the layout; `are_traced`: the threads were traced where they are assumed to run.
     pub(crate) fn notes(&self, machine: &Machine, are_traced: bool) -> Vec<String> {
         let Threads {
             layout,
@@ -87,7 +86,7 @@ impl Threads {
         }]
     }
 
-    /// For people: `threads as recorded, on 2 of 4 nodes`.
+    /// Words for messages: `threads as recorded, on 2 of 4 nodes`.
     pub fn words(&self) -> String {
         let why = self.why.as_ref().map(|why| format!(" ({why})"));
         let layout = format!(
@@ -111,37 +110,37 @@ impl Threads {
 pub enum Judged {
     /// Every recorded miss was replayed on the machine's model.
     Replay,
-    /// From what each thread does to each object, with contention.
+    /// A model with contention, from the accesses of each thread to each object.
     Model,
 }
 
-/// What a plan does to a program's time.
+/// Predicted times of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PlanTime {
-    /// How it was predicted.
+    /// How the times were predicted.
     pub by: Judged,
-    /// Of a run as long as the recorded one, under first touch.
+    /// Time of a run as long as the recorded one, under first touch.
     pub first_touch_ns: f64,
-    /// Of a run as long as the recorded one, under the plan.
+    /// Time of a run as long as the recorded one, under the plan.
     pub planned_ns: f64,
-    /// The runs that the plan is for: their parallel part is so many times as long as the recorded one.
+    /// The plan is for runs whose parallel part is this many times as long as the recorded one.
     pub runtime_scale: f64,
-    /// Of such a run, under first touch.
+    /// Time of a run that the plan is for, under first touch.
     pub scaled_first_touch_ns: f64,
-    /// Of such a run, under the plan.
+    /// Time of a run that the plan is for, under the plan.
     pub scaled_planned_ns: f64,
-    /// How sure that is.
+    /// How sure the predicted change is.
     pub uncertainty: Uncertainty,
 }
 
-/// What changes when a function is first executed.
+/// Changes when a function is first executed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PhaseDecisions {
     /// The function.
     pub function: String,
-    /// Its module's file name.
+    /// File name of the function's module.
     pub module: String,
-    /// Whose place each thread of the first team takes; empty: none moves.
+    /// For each thread of the first team, the thread whose place it takes; empty: no thread moves.
     pub threads: Vec<u32>,
     /// Objects whose pages move.
     pub objects: Vec<PhaseObject>,
@@ -150,11 +149,11 @@ pub struct PhaseDecisions {
 /// An object whose pages move when a phase begins.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PhaseObject {
-    /// What it is called.
+    /// The object's name.
     pub name: String,
-    /// Where its pages go, as plans write it.
+    /// Placement of its pages, as plan files write it.
     pub placement: String,
-    /// The rule, and the counters that it saw.
+    /// The rule of the decision, and the counters that it saw.
     pub why: String,
 }
 
@@ -174,36 +173,36 @@ impl From<&Phase> for PhaseDecisions {
     }
 }
 
-/// A plan for one program of a recording, what is predicted of it, and what a user has to know.
+/// A plan for one program of a recording, with predictions and notes.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct DecidedPlan {
-    /// Version of this form.
+    /// Version of this JSON form.
     pub version: u32,
     /// Where the plan was written or read; null: nowhere yet.
     pub file: Option<PathBuf>,
     /// The program's file name.
     pub program: String,
-    /// The machine that it is for.
+    /// The machine that the plan is for.
     pub machine: String,
-    /// The policy that made it.
+    /// The policy that made the plan.
     pub policy: String,
-    /// Where threads are taken to run.
+    /// The assumed layout of threads.
     pub threads: Threads,
-    /// Accesses, one by one.
+    /// The accesses, counted one by one.
     #[serde(flatten)]
     pub prediction: Prediction,
-    /// Null where no time can be predicted: on one memory node.
+    /// Predicted times; null where no time can be predicted: on one memory node.
     pub time: Option<PlanTime>,
-    /// Figures of the machine that nobody described and that had to be assumed for the time.
+    /// Figures of the machine that its description lacks and that the times assume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub assumed: Option<String>,
     /// Parameters of online migration, where the plan asks for it.
     pub online_migration: Option<BTreeMap<String, u64>>,
-    /// What changes as the program goes on.
+    /// Changes while the program runs.
     pub phases: Vec<PhaseDecisions>,
-    /// What speaks against using the plan.
+    /// Reasons against using the plan.
     pub warnings: Vec<String>,
-    /// What has to be known of the figures.
+    /// Notes on the figures.
     pub notes: Vec<String>,
     /// The plan itself.
     #[serde(skip)]

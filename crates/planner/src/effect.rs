@@ -1,4 +1,4 @@
-//! What a placement does to accesses: counted access by access, without contention.
+//! Local and remote accesses under a placement, without contention.
 
 use std::cell::LazyCell;
 
@@ -8,23 +8,23 @@ use nearpage_recording::ThreadIndex;
 use crate::context::Context;
 use crate::holder::{Holder, Layout};
 
-/// Accesses, and how they would fare.
+/// Sums over accesses under a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Tally {
-    /// By weight.
+    /// Number of accesses, by weight of their samples.
     pub accesses: f64,
-    /// Of these, to the accessing thread's own node.
+    /// Accesses to the accessing thread's own node.
     pub local: f64,
-    /// Sum of the machine's weights.
+    /// Sum over accesses of the machine's weight between CPU and memory.
     pub weighted: f64,
 }
 
-/// What counts accesses by who makes them and where their pages are.
+/// A counter of accesses by who makes them and where their pages are.
 pub(crate) trait Count: Default {
-    /// Adds accesses of a thread, on the node at position `reader`, to memory at position `memory`.
+    /// Adds accesses of one thread to one node's memory.
     fn count(&mut self, context: &Context, access: Access);
 
-    /// Adds accesses of a thread to a page.
+    /// Adds accesses of a thread to pages with a holder.
     fn add(
         &mut self,
         context: &Context,
@@ -58,7 +58,7 @@ pub(crate) enum Part {
     Use,
 }
 
-/// Accesses of one thread to one node's memory; nodes by position.
+/// Accesses of one thread to one node's memory; `reader` and `memory` are positions of nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     pub part: Part,
@@ -100,7 +100,7 @@ impl Tally {
     }
 }
 
-/// A group's accesses under a layout, those of its initialisation left out.
+/// A group's accesses under a layout, without its initialisation.
 pub(crate) fn under_layout<C: Count>(context: &Context, group: &ObjectGroup, layout: &Layout) -> C {
     let unit = group.affinity.page_bytes;
     let mut counts = C::default();
@@ -111,8 +111,7 @@ pub(crate) fn under_layout<C: Count>(context: &Context, group: &ObjectGroup, lay
     counts
 }
 
-/// Adds what initialised a group's pages, under a layout or, without one, where it touched them
-/// first.
+/// Adds a group's initialisation: under a layout, or, without one, with pages where first touch puts them.
 pub(crate) fn add_initialisation<C: Count>(
     context: &Context,
     group: &ObjectGroup,
@@ -131,8 +130,8 @@ pub(crate) fn add_initialisation<C: Count>(
     }
 }
 
-/// A group's accesses under first touch, as far as that is known, those of its initialisation left
-/// out; none where it is known for less than half of them.
+/// A group's accesses under first touch, without its initialisation; none if first touch is known for less than half of
+/// the accesses.
 pub(crate) fn under_first_touch<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> {
     let touches = context.first_touches(group);
     let mut counts = C::default();
@@ -151,8 +150,8 @@ pub(crate) fn under_first_touch<C: Count>(context: &Context, group: &ObjectGroup
     (known > 0.0 && known >= all / 2.0).then_some(counts)
 }
 
-/// Share of a group's accesses that its places' decisions are about: by the thread that `owner` says
-/// holds the page, or (`places`) by any thread of the same place. None without accesses.
+/// Share of a group's accesses that are by the thread that `owner` gives for the page or, without `same_thread`, by any
+/// thread at the same place. None if owners are known for less than half of the accesses.
 pub(crate) fn share_near(
     context: &Context,
     group: &ObjectGroup,

@@ -1,8 +1,8 @@
-//! Why nothing can be decided or predicted.
+//! Errors of deciding and predicting.
 
 use std::path::PathBuf;
 
-/// Why nothing can be decided or predicted.
+/// Reason why nothing can be decided or predicted.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Error {
@@ -36,7 +36,7 @@ pub enum Error {
         program: String,
         folder: String,
     },
-    /// Of several recordings, which cannot be weighed against each other.
+    /// Several recordings cannot be weighed against each other.
     #[error("{0}")]
     Incomparable(String),
 }

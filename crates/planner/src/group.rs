@@ -1,4 +1,4 @@
-//! One group of objects: is it worth a decision, and which does a policy make?
+//! Decisions about one group of objects: whether it is worth one, and what a policy decides.
 
 use nearpage_amount::{counted, percent};
 use nearpage_attribution::ObjectGroup;
@@ -14,7 +14,7 @@ use crate::parameters::{Parameters, Policy};
 use crate::placed_accesses::{Placing, placed_accesses};
 use crate::{interleave, object};
 
-/// Has the process accesses to a group that matter, and pages?
+/// True if the process's accesses to a group cost enough, and the group has pages of its own.
 pub(crate) fn worth_deciding(
     context: &Context,
     group: &ObjectGroup,
@@ -56,8 +56,7 @@ pub(crate) fn decided(
     }
 }
 
-/// Decisions about a group by one of the policies that look at each group alone: none where it had better be left
-/// to first touch.
+/// Decisions about a group by a policy that looks at each group alone; none if first touch is better.
 pub(crate) fn decide_group(
     policy: Policy,
     context: &Context,
@@ -126,7 +125,7 @@ pub(crate) fn decide_group(
         .collect()
 }
 
-/// The decision that deals a call site's objects to the threads of a team; none for what is not of a call site.
+/// The decision that deals a call site's objects to the threads of a team; none for groups without a call site.
 fn dealt(
     context: &Context,
     group: &ObjectGroup,
@@ -223,10 +222,9 @@ fn first_touch_does_as_well(
     }
 }
 
-/// Why a decision leaves a group to first touch.
 const KEPT_APART: &str = "left where it is touched first, unlike what is around it";
 
-/// The decision that leaves a group to first touch.
+/// The decision that leaves a group to first touch, unlike the memory around it.
 pub(crate) fn first_touched(
     context: &Context,
     group: &ObjectGroup,

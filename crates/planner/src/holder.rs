@@ -1,4 +1,4 @@
-//! Who holds which part of an object under a placement.
+//! Holders: the thread or nodes near which a part of an object is under a placement.
 
 use std::borrow::Cow;
 
@@ -17,14 +17,14 @@ pub(crate) enum Holder<'a> {
     Thread(ThreadIndex),
     /// On a node.
     Node(NodeId),
-    /// Anywhere among these nodes, with these shares.
+    /// On one of these nodes, with these shares.
     Spread(&'a [(NodeId, f64)]),
     /// A copy on each node.
     Everywhere,
 }
 
 impl Holder<'_> {
-    /// Positions of the nodes that serve a CPU on the node at position `reader`, and their shares.
+    /// Calls `by` with position and share of each node that serves a CPU on the node at position `reader`.
     pub fn serve(self, context: &Context, reader: usize, mut by: impl FnMut(usize, f64)) {
         let mut on = |memory: Option<usize>, share: f64| {
             if let Some(memory) = memory {
@@ -43,7 +43,8 @@ impl Holder<'_> {
         }
     }
 
-    /// What an access by a CPU on the node at position `reader` takes, by latencies `[CPU's node][memory's node]`.
+    /// Mean latency of an access by a CPU on the node at position `reader`.
+    /// `latency_ns`: latencies `[CPU's node][memory's node]`.
     pub fn latency_ns(self, context: &Context, reader: usize, latency_ns: &[Vec<f64>]) -> f64 {
         let mut sum_ns = 0.0;
         self.serve(context, reader, |memory, share| {
@@ -52,7 +53,7 @@ impl Holder<'_> {
         sum_ns
     }
 
-    /// The place of what it holds; none for pages that are spread or copied.
+    /// The place of the page; none for pages that are spread or copied.
     pub fn place(self, places: &Places) -> Option<usize> {
         match self {
             Holder::Thread(thread) => places.of(thread),
@@ -62,8 +63,7 @@ impl Holder<'_> {
     }
 }
 
-/// Who holds the object of a number among those of its call site; none where the placement does not say it of whole
-/// objects.
+/// Holder of object `number` of its call site; none if the placement does not deal out whole objects.
 pub(crate) fn of_instance<'a>(
     placement: &Placement,
     context: &Context<'a>,
@@ -90,7 +90,7 @@ pub(crate) fn of_instance<'a>(
     }
 }
 
-/// A placement with its owners looked up, ready to be asked about offsets.
+/// A placement with its owners looked up, which gives the holder of each offset.
 pub(crate) enum Layout<'a> {
     Shares {
         threads: Cow<'a, [ThreadIndex]>,
@@ -106,15 +106,15 @@ pub(crate) enum Layout<'a> {
         tiles: Tiles,
         size_bytes: u64,
     },
-    /// First byte and holder, ascending.
+    /// First byte and holder of each run, ascending.
     Runs(Vec<(u64, Holder<'a>)>),
     Spread(Vec<(NodeId, f64)>),
     Everywhere,
 }
 
 impl<'a> Layout<'a> {
-    /// `None` for what is left to first touch, for owners that the recording does not have, and for objects that are dealt
-    /// by their number ([`of_instance`]).
+    /// `None` for first touch, for owners that the recording does not have, and for placements that deal objects by
+    /// their number ([`of_instance`]).
     pub fn new(placement: &Placement, context: &Context<'a>, size_bytes: u64) -> Option<Self> {
         let team = |name: &str| context.team(name).filter(|threads| !threads.is_empty());
         let holder = |owner: &Owner| match owner {
@@ -184,8 +184,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Who holds the byte at `offset`. Share `k` of `T` ends at size × (k + 1) ÷ `T`; enforcement
-    /// rounds that to pages.
+    /// Holder of the byte at `offset`. Share `k` of `T` ends at size × (k + 1) ÷ `T`; enforcement rounds the end to
+    /// pages.
     pub fn holder(&self, offset: u64) -> Holder<'_> {
         match self {
             Self::Shares {

@@ -1,10 +1,10 @@
 //! Call sites that allocate several objects, each for another thread: `for k in threads: a[k] = malloc(…)`.
 //!
-//! Laid over each other such objects look shared by everybody. What decides is who uses which
-//! instance. The sequence of instances (by order of allocation, the way a plan recognises them) is cut into
-//! segments, as the pages of an object are; each goes to the thread that uses it most. Instances without
-//! a sample go with the nearest: what is allocated in turn is mostly used in turn (the "silent regions" of
-//! Marathe §4, by object instead of page).
+//! Laid over each other, such objects look shared by all threads. So this module looks at who uses which instance. The
+//! sequence of instances (in order of allocation, by which plans recognise them) is cut into segments, like the pages
+//! of an object. Each segment goes to the thread that uses it most. Instances without a sample go with the nearest
+//! sampled instance: objects allocated in turn are mostly used in turn (the "silent regions" of Marathe §4, by object
+//! instead of page).
 
 use std::collections::BTreeMap;
 
@@ -16,47 +16,46 @@ use nearpage_wire::compact_plan::share_of_object;
 use crate::context::Context;
 use crate::parameters::Parameters;
 
-/// What the instances of a group tell.
+/// How threads use the instances of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Instances {
     /// One instance, or several that threads share.
     Together,
-    /// Each is used by the thread that allocated it, or that touched it first: first touch is right.
+    /// Each instance is used by the thread that allocated it or touched it first: first touch is right.
     OwnToucher,
-    /// Each has its user.
+    /// Runs of instances, each with its main user.
     Runs(Vec<InstanceRun>),
-    /// Each has its user, by a rule about its number.
+    /// The user of an instance follows from its number.
     Dealt(DealtInstances),
 }
 
 /// Instances that the threads of a team use in turn, or each an equal share of them, in the order of allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DealtInstances {
-    /// Who allocated them: order of creation in the process.
+    /// The allocating thread's order of creation in the process.
     pub allocator: u32,
-    /// To whom each is dealt.
+    /// The placement that deals the instances to threads.
     pub placement: Placement,
-    /// Share of their accesses by the thread that they are dealt to.
+    /// Share of the accesses that are by the thread to which an instance is dealt.
     pub share: f64,
 }
 
 /// Consecutive instances of one user.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct InstanceRun {
-    /// Who allocated them: order of creation in the process.
+    /// The allocating thread's order of creation in the process.
     pub allocator: u32,
     /// First and last number among the allocator's objects of the call site.
     pub order: (u32, u32),
-    /// Who uses them.
     pub user: ThreadIndex,
-    /// Their accesses, by weight.
+    /// Accesses to the instances, by weight.
     pub accesses: f64,
-    /// Share of these by the user.
+    /// Share of the accesses that are by the user.
     pub share: f64,
 }
 
-/// Does a decision's subject pick an object of its call site, by the thread that allocated it and its number among that
-/// thread's?
+/// True if a decision's subject picks an object of its call site, by the allocating thread and the object's number
+/// among that thread's objects.
 pub(crate) fn picks(
     tables: &Tables,
     subject: &Subject,
@@ -72,7 +71,7 @@ pub(crate) fn picks(
         && thread.is_none_or(|thread| Some(thread) == creation)
 }
 
-/// What a thread did to an instance.
+/// Accesses of one thread to one instance.
 struct Use<'a> {
     object: &'a Object,
     thread: ThreadIndex,
@@ -97,7 +96,8 @@ fn uses<'a>(context: &Context<'a>, group: &ObjectGroup) -> Vec<Use<'a>> {
         .collect()
 }
 
-/// Uses by the order of the thread that allocated what is used, and of what it allocated.
+/// Cells by the allocating thread's order of creation; a cell's page is the instance's number among that thread's
+/// objects.
 fn by_allocator(context: &Context, uses: &[Use]) -> BTreeMap<u32, Vec<Cell>> {
     let mut found: BTreeMap<u32, Vec<Cell>> = BTreeMap::new();
     for one in uses {
@@ -119,7 +119,7 @@ fn by_allocator(context: &Context, uses: &[Use]) -> BTreeMap<u32, Vec<Cell>> {
     found
 }
 
-/// What a group's instances tell.
+/// How threads use a group's instances.
 pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters) -> Instances {
     let uses = uses(context, group);
     let all: f64 = uses.iter().map(|one| one.samples).sum();
@@ -187,7 +187,7 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
     match one_user || by_user < parameters.instance_share_min * accesses {
         true => Instances::Together,
         false => match in_blocks {
-            // Another run has other numbers of objects, which a rule is right for.
+            // A rule by number also fits a run with another number of objects.
             Some(dealt) if dealt.share * accesses >= BLOCKS_PART_MIN * by_user => {
                 Instances::Dealt(dealt)
             }
@@ -196,11 +196,12 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
     }
 }
 
-/// Of the accesses that runs of objects have with their users, so much has to be with those that equal shares give them to.
+/// Equal shares replace runs if they give users this share of the accesses that runs give them.
 const BLOCKS_PART_MIN: f64 = 0.95;
 
-/// The team that instances are dealt to best by a rule, which says whose a number is among so many threads, and the share of
-/// their accesses by the thread that has them. A joined team counts only where no other does as well.
+/// The team to which `rule` deals instances best, and the share of accesses by the thread that an instance is dealt to.
+/// `rule` maps an instance's number and a number of threads to a thread's position. A joined team counts only if no
+/// other team does as well.
 fn dealt(
     context: &Context,
     cells: &[Cell],
@@ -214,14 +215,15 @@ fn dealt(
     };
     let teams = context.teams().filter(|(_, threads)| threads.len() > 1);
     let shares = teams.map(|(team, threads)| (team, by_rule(threads)));
-    // Joined ones come last: of equal shares the first.
+    // Joined teams come last, and the first of equal shares is kept.
     shares
         .reduce(|best, next| if next.1 > best.1 { next } else { best })
         .map(|(team, share)| (team.to_owned(), share))
 }
 
-/// Do the instances' users touch them first, not who allocated them? Page faults tell, else what was done to them before
-/// a second thread came; and where a second thread was there from the beginning, many samples without any of the allocator.
+/// True if users touch instances first, rather than the allocating thread. Page faults tell, else the accesses before a
+/// second thread came. If a second thread was there from the beginning, many samples without any of the allocating
+/// thread tell.
 pub(crate) fn touched_by_users(context: &Context, group: &ObjectGroup) -> bool {
     let objects = &context.tables.objects;
     let mut allocators = group
@@ -250,12 +252,12 @@ pub(crate) fn touched_by_users(context: &Context, group: &ObjectGroup) -> bool {
     }
 }
 
-/// Page faults that tell who touches instances first.
+/// Page faults that are enough to tell who touches instances first.
 const FAULTS_MIN: usize = 4;
-/// Samples of use that tell it where the allocator has none.
+/// Samples that are enough to tell who touches instances first, if the allocating thread has none.
 const USES_MIN: f64 = 64.0;
 
-/// Samples of each instance's main user, all together.
+/// Samples of each instance's main user, summed over instances.
 fn by_main_users(uses: &[Use]) -> f64 {
     let of_one = uses.chunk_by(|a, b| std::ptr::eq(a.object, b.object));
     of_one
@@ -263,7 +265,7 @@ fn by_main_users(uses: &[Use]) -> f64 {
         .sum()
 }
 
-/// Runs of what one thread allocated, from its first object on; to the last of `count`, where that is known. A sample
+/// Runs of the objects that one thread allocated, from its first object to the last of `count`, if known. A sample
 /// stands for `each` accesses.
 fn runs_of(allocator: u32, affinity: &Affinity, each: f64, count: Option<u32>) -> Vec<InstanceRun> {
     let mut runs: Vec<InstanceRun> = Vec::new();
@@ -277,7 +279,7 @@ fn runs_of(allocator: u32, affinity: &Affinity, each: f64, count: Option<u32>) -
                 last.order.1 = segment.last_page;
                 continue;
             }
-            // Nothing is known of what is between two segments: half of it to each.
+            // Unsampled instances between two segments: half of them to each.
             Some(last) => last.order.1 = last.order.1.midpoint(segment.first_page - 1),
             None => {}
         }

@@ -1,4 +1,4 @@
-//! Interleaving: the baseline of Marathe §9.3, and what suits objects that all threads share.
+//! Interleaving: the baseline of Marathe §9.3, and the placement of objects that all threads share.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use nearpage_plan::Placement;
 
 use crate::context::Context;
 
-/// Round-robin over all nodes, without their names, so that the plan serves machines with other
-/// nodes; which threads were sampled on an object also depends on chance. `None` where all its
-/// threads run on one of several nodes: first touch by any of them is local already.
+/// Round-robin over all nodes. Nodes are not named, so the plan serves machines with other nodes; also, it depends on
+/// chance which threads were sampled on an object. `None` if all its threads run on one of several nodes: first touch
+/// by any of them is local already.
 pub(crate) fn over_users(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     let users: BTreeSet<NodeId> = group
         .threads

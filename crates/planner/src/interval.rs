@@ -1,18 +1,18 @@
-//! How sure a predicted change of time is: by the number of samples, by the model's own error, and by how far model and
-//! replay are apart where a trace tells both.
+//! How sure a predicted change of time is: by the number of samples, by the model's own error and, for traces, by the
+//! difference between model and replay.
 //!
-//! The number of samples is judged by paired resampling: each resample ([`Attribution::resampled`]) gives a time under first
-//! touch and a time under the plan, by the same model. Their difference is far surer than either, as most of what chance does
-//! to one it does to the other. Ninety per cent of the differences lie between the bounds, which are moved so that the
-//! recording's own difference is their centre of mass. The plan is the recorded one in every resample: that another
-//! recording would have given another plan is what a decision's confidence says.
+//! Paired resampling judges the number of samples. Each resample ([`Attribution::resampled`]) gives a time under first
+//! touch and a time under the plan, by the same model. Their difference is far surer than either time, as chance does
+//! nearly the same to both. 90 % of the differences lie between the bounds, which are moved so that the recording's own
+//! difference is their centre of mass. Every resample has the recorded plan: a decision's confidence says whether
+//! another recording would have given another plan.
 //!
-//! What decides is the time of all threads together: which thread is the slowest is what chance changes most.
+//! Doubt is decided by the time of all threads together: chance changes most which thread is the slowest.
 //!
-//! The model's error is that of its class of machines, from `benches/accuracy` (docs/explain/accuracy.md) or, once there are
-//! enough, from runs that were measured here. It decides only where it changes the sign: for savings so small that plans with
-//! no more mostly lost. Of a plan whose saving is not sure those decisions stay that hardly make an access slower: they have
-//! nothing to lose.
+//! The model's error is that of its class of machines, from `benches/accuracy` (docs/explain/accuracy.md) or, once
+//! there are enough, from runs that this user measured. It matters only for the sign: most plans with very small
+//! predicted savings lost time. If a plan's saving is in doubt, the decisions stay that hardly make an access slower:
+//! they have nothing to lose.
 //!
 //! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
 
@@ -27,49 +27,51 @@ use crate::model_error::{ErrorSource, MachineClass, ModelError};
 use crate::parameters::Parameters;
 use crate::subject::{decisions_about, subject};
 
-/// Part of the resamples that is between the bounds.
+/// Share of the resamples that is between the bounds.
 const LEVEL: f64 = 0.9;
 
-/// What speaks against the sign of a predicted change.
+/// Reason to doubt the sign of a predicted change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Doubt {
-    /// Nothing.
+    /// There is no doubt.
     None,
-    /// Other recordings as long might have shown the opposite.
+    /// Other recordings of the same length might have shown the opposite.
     Samples,
-    /// Most plans with so little to gain lost.
+    /// Most plans with such a small predicted saving lost time.
     Model,
 }
 
 /// How sure a predicted change of time is. Changes are shares of the time under first touch: −0.2 is a fifth less.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Uncertainty {
-    /// Part of the resamples that is between the bounds, 0 to 1.
+    /// Share of the resamples that is between the bounds, 0 to 1.
     pub level: f64,
-    /// Bounds of the change in a run as long as the recorded one, by the number of samples; null for traces, which have all
-    /// accesses.
+    /// Bounds of the change in a run as long as the recorded one, by the number of samples; null for traces, which have
+    /// all accesses.
     pub change: Option<[f64; 2]>,
-    /// The same in a run that the plan is for.
+    /// Bounds of the change in a run that the plan is for.
     pub scaled_change: Option<[f64; 2]>,
-    /// The same of the time of all threads together: what decides, as which thread is the slowest is what chance changes most.
+    /// Bounds of the change of all threads' time together. They decide about doubt: chance changes most which thread is
+    /// the slowest.
     pub all_threads_change: Option<[f64; 2]>,
-    /// Resamples that were drawn.
+    /// Number of resamples.
     pub resamples: u32,
     /// The model's error; null where the time was replayed.
     pub model: Option<ModelError>,
-    /// The model's change less the replay's; null where there is no trace.
+    /// The model's predicted change minus the replayed change; null where there is no trace.
     pub model_less_replay: Option<f64>,
-    /// What speaks against the sign.
+    /// Reason to doubt the sign of the change.
     pub doubt: Doubt,
 }
 
-/// What a plan does to a time.
+/// A plan's change of a time, as a share of the time under first touch.
 pub(crate) fn change(times: &Times) -> f64 {
     times.planned_ns / times.first_touch_ns.max(f64::MIN_POSITIVE) - 1.0
 }
 
-/// How sure the model is of a plan whose predicted times are `times`, of a recording of samples.
+/// How sure the model is of a plan, for a recording of samples. `times`: predicted times; `of_all`: change of all
+/// threads' time.
 pub(crate) fn of_samples(
     plan: &Plan,
     input: &Input,
@@ -109,11 +111,11 @@ pub(crate) fn of_samples(
     }
 }
 
-/// How sure the saving of a plan of `auto` is; or why the plan was withdrawn, since that is not sure, and everything is left to
-/// first touch.
+/// How sure the saving of a plan of `auto` is, or why the plan was withdrawn.
 pub(crate) type Saving = Result<Uncertainty, String>;
 
-/// Withdraws a plan of `auto` whose saving is not sure, but for decisions that can hardly lose. None where the plan places nothing, or nothing can be told.
+/// Withdraws a plan of `auto` whose saving is in doubt, except decisions that can hardly lose. None if the plan places
+/// nothing, or nothing can be predicted.
 pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<Saving> {
     let places =
         |one: &Decision| one.placement != Placement::FirstTouch || one.start != Start::Allocation;
@@ -124,7 +126,7 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     let found = of_samples(plan, input, parameters, &times);
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
     let saved = -change(&times.0[1]);
-    // Structure alone has decided that.
+    // Such decisions follow from who uses which part, not from times.
     let only_spreads = |one: &Decision| {
         matches!(
             one.placement,
@@ -150,7 +152,7 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
             percent(found.model?.turns_below)
         ),
     };
-    // What was measured here counts for more than what is known of latencies.
+    // Errors measured by this user count for more than known latencies.
     let was_measured = found.doubt == Doubt::Model
         && found
             .model
@@ -170,8 +172,8 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     )))
 }
 
-/// Leaves a plan the decisions that hardly make an access slower, each by itself: they have nothing to lose. False: there is
-/// none.
+/// Keeps a plan's decisions that hardly make an access slower, each judged by itself: they have nothing to lose. False
+/// if there is none.
 fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Parameters) -> bool {
     let Ok(timing) = input.machine.timing() else {
         return false;
@@ -180,7 +182,7 @@ fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Paramete
     let mut is_kept = vec![false; plan.decisions.len()];
     for group in &input.attribution.objects {
         let own = subject(context.tables, group);
-        // What several decisions about the objects of one call site make slower is not known.
+        // It is unknown what several decisions about the objects of one call site make slower.
         let &[at] = decisions_about(plan, &context, group, own.as_ref()).as_slice() else {
             continue;
         };
@@ -194,7 +196,7 @@ fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Paramete
     is_kept.contains(&true)
 }
 
-/// How sure the model is of all accesses of a trace, which cannot be replayed here.
+/// How sure the model is of a trace, which has all accesses, but cannot be replayed here.
 pub(crate) fn of_all(input: &Input, parameters: &Parameters, times: &[Times; 2]) -> Uncertainty {
     let changes = [0, 1].map(|at| change(&times[at]));
     let model = parameters.errors.of(MachineClass::of(input.machine));
@@ -210,7 +212,7 @@ pub(crate) fn of_all(input: &Input, parameters: &Parameters, times: &[Times; 2])
     }
 }
 
-/// How sure a replay is: it has all accesses. `modelled`: what the model says of the same.
+/// How sure a replay is: it has all accesses. `modelled`: the model's times for the same plan.
 pub(crate) fn of_replay(replayed: &Times, modelled: Option<&Times>) -> Uncertainty {
     Uncertainty {
         level: LEVEL,
@@ -224,7 +226,7 @@ pub(crate) fn of_replay(replayed: &Times, modelled: Option<&Times>) -> Uncertain
     }
 }
 
-/// What speaks against the sign of a change, given its bounds.
+/// Reason to doubt the sign of a change, given its bounds.
 fn doubt(change: f64, bounds: [f64; 2], model: &ModelError) -> Doubt {
     if bounds[0] <= 0.0 && bounds[1] >= 0.0 && change != 0.0 {
         return Doubt::Samples;
@@ -235,14 +237,14 @@ fn doubt(change: f64, bounds: [f64; 2], model: &ModelError) -> Doubt {
     }
 }
 
-/// Bounds of ninety per cent of some figures, moved to where their mean is `centre`.
+/// Bounds of 90 % of some figures, moved to where their mean is `centre`.
 fn bounds(centre: f64, mut all: Vec<f64>) -> [f64; 2] {
     if all.is_empty() {
         return [centre; 2];
     }
     all.sort_by(f64::total_cmp);
     let mean = all.iter().sum::<f64>() / all.len() as f64;
-    // The fifth of 99 from either end.
+    // With 99 figures, the fifth from either end.
     let outside = (((all.len() + 1) as f64 * (1.0 - LEVEL) / 2.0).round() as usize).max(1);
     let ends = [all[outside - 1], all[all.len() - outside]];
     ends.map(|end| centre + end - mean)
@@ -258,8 +260,8 @@ mod tests {
     use crate::making::Samples;
     use crate::{Analysis, ModelErrors, Planner, Policy};
 
-    /// What `check` finds in a program whose four threads use a block each of a grid that the main thread filled, of which
-    /// each page and thread has so many samples at most.
+    /// Calls `check` with a program whose four threads use a block each of a grid that the main thread filled. Each
+    /// page and thread has at most this many samples.
     fn with_blocks(samples: f32, check: impl FnOnce(&Planner, &Input)) {
         let folder = TempDir::new().unwrap();
         let recording = folder.path().join("r");

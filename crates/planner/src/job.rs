@@ -1,7 +1,6 @@
 //! One plan for the ranks of a job, with a part for each group of ranks that behave alike.
 //!
-//! Ranks of a group are samples of the same behaviour, so a part is decided from one of them: the rank with most samples,
-//! which tells most.
+//! Ranks of a group are samples of the same behaviour, so a part is decided from one rank: the one with most samples.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +20,9 @@ use crate::planner::Planner;
 pub struct JobPlanner<'a> {
     /// The recordings of the ranks.
     pub job: &'a Job,
-    /// What each of them did.
+    /// Profiles of the ranks.
     pub profiles: &'a [RankProfile],
-    /// Which of them behave alike.
+    /// Groups of ranks that behave alike.
     pub groups: &'a RankGroups,
     /// Machine to plan for; `None`: the one that the rank was recorded on.
     pub machine: Option<&'a Machine>,
@@ -31,12 +30,12 @@ pub struct JobPlanner<'a> {
     pub threads: Option<ThreadPlacement>,
 }
 
-/// What was decided for ranks that behave alike.
+/// Plans for a group of ranks that behave alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupDecision {
-    /// Their numbers.
+    /// Numbers of the ranks.
     pub ranks: Vec<u32>,
-    /// Numbers among the ranks of a host that more of these ranks have than of any other group.
+    /// Local ranks that more ranks of this group have than of any other group.
     pub local_ranks: Vec<u32>,
     /// The rank whose recording the part was decided from.
     pub decided_from: u32,
@@ -45,10 +44,10 @@ pub struct GroupDecision {
 }
 
 impl JobPlanner<'_> {
-    /// Decides for each group, the largest first. `begun` is told each rank whose recording is read.
+    /// Decides for each group, the largest first. `begun` is called with each rank whose recording is read.
     ///
     /// # Errors
-    /// No rank with samples enough; a recording that cannot be read, or that has no threads.
+    /// No rank has enough samples, or a recording cannot be read or has no threads.
     pub fn decide(
         &self,
         policy: Policy,
@@ -71,7 +70,7 @@ impl JobPlanner<'_> {
             let planner = Planner::of(&analysis, machine, self.threads);
             let mut plans = planner.decide(&[policy], parameters)?;
             for decided in &mut plans {
-                // The part says whom it is for.
+                // The group of the plan file names the ranks.
                 decided.plan.program.rank = None;
             }
             let rank_of = |&position: &usize| self.job.ranks[position].rank;
@@ -85,8 +84,7 @@ impl JobPlanner<'_> {
         Ok(decisions)
     }
 
-    /// By group: numbers among the ranks of a host of which most are in this group; of groups with equally many, in the
-    /// largest.
+    /// Local ranks by group: each is in the group with most of its ranks; of groups with equally many, in the largest.
     fn local_ranks(&self) -> BTreeMap<usize, Vec<u32>> {
         let mut counts: BTreeMap<u32, BTreeMap<usize, u32>> = BTreeMap::new();
         for (number, group) in self.groups.groups.iter().enumerate() {
@@ -109,7 +107,7 @@ impl JobPlanner<'_> {
     }
 }
 
-/// The plan file of what was decided.
+/// The plan file of a job's decisions.
 pub fn job_plan(decisions: &[GroupDecision]) -> JobPlan {
     let list = |ranks: &[u32]| -> RankList { ranks.iter().copied().map(Rank).collect() };
     let group = |decision: &GroupDecision| GroupPlan {
@@ -132,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// A job of these local ranks, in order of the ranks.
+    /// A job whose ranks have these local ranks, in order.
     fn job(local_ranks: &[Option<u32>]) -> Job {
         let rank = |(rank, local_rank): (u32, &Option<u32>)| RankRecording {
             folder: PathBuf::from(format!("job/{rank}")),

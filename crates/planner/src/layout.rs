@@ -1,4 +1,4 @@
-//! Where threads run: where a recording's did, and where they would on another machine.
+//! Nodes of threads: where threads ran in a recording, and where they would run on another machine.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,17 @@ use nearpage_machine::{CpuId, CpuList, Machine, NodeId, ThreadPlacement, thread_
 use nearpage_plan::Layout;
 use nearpage_recording::{Recording, Thread, ThreadIndex, ThreadPinning};
 
-/// Share of a thread's accesses that come from the node where a layout has it. A thread that is pinned has
-/// nearly all of them there: the rest is what it did before.
+/// Share of a thread's accesses that come from the node of its layout. A pinned thread makes nearly all of its accesses
+/// there, except those before it was pinned.
 const THERE_MIN: f64 = 0.9;
 
-/// The layout that has every thread on the node of `machine` where it ran; none where neither has.
+/// The layout that puts every thread on the node of `machine` where it ran; none if no layout does.
 ///
-/// `cpus` says from which CPUs a thread's accesses came, with weights; threads without any do not count.
-/// Layouts are those that threads are pinned to by team, as `nearpage run` does it for a plan, or by order of creation
-/// in their process, as `nearpage record` does: it does not know how many there will be, so that those beyond the CPUs
-/// begin anew. Where both layouts are the same here, `said` decides: what the recording says of itself.
+/// `cpus` gives the CPUs that a thread's accesses came from, with weights; threads without accesses do not count.
+/// Threads are pinned by team, as `nearpage run` does for a plan, or by order of creation in their process, as
+/// `nearpage record` does. `record` does not know how many threads there will be, so threads beyond the number of CPUs
+/// begin again at the first CPU. `said` is the layout named in the recording; it is tried first, so it decides where
+/// both layouts fit.
 pub fn recorded_layout<'a>(
     threads: &[Thread],
     machine: &Machine,
@@ -52,10 +53,10 @@ pub fn recorded_layout<'a>(
 /// The node of every thread of a recording, by [`ThreadIndex`], when the recording's program runs on
 /// `machine` with its threads laid out by `placement`.
 ///
-/// Thread `k` of a team of `T` runs where [`thread_cpus`] puts it; a thread of no team runs where the
-/// first of its process does. A main thread that works beside a team runs as the team's next thread would: two busy threads
-/// on one CPU would take twice as long. A thread that counts as another one runs where that one does. With [`ThreadPlacement::None`] a thread stays on the node where it was
-/// seen most, if the machine has that CPU.
+/// Thread `k` of a team of `T` runs where [`thread_cpus`] puts it; a thread of no team runs where the first of its
+/// process does. A main thread that works beside a team runs as the team's next thread would: two busy threads on one
+/// CPU would take twice as long. A thread that counts as another thread runs where the other thread does. With
+/// [`ThreadPlacement::None`] a thread stays on the node where it was seen most, if the machine has that CPU.
 pub fn thread_nodes(
     attribution: &Attribution,
     threads: &[Thread],
@@ -108,7 +109,7 @@ pub fn thread_nodes(
     nodes
 }
 
-/// Does the machine have the CPUs that the recording's threads ran on, on the same nodes?
+/// True if the machine has the CPUs that the recording's threads ran on, on the same nodes.
 pub(crate) fn has_recorded_cpus(
     recording: &Recording,
     attribution: &Attribution,
@@ -118,7 +119,7 @@ pub(crate) fn has_recorded_cpus(
     cpus.all(|&(cpu, _)| machine.node_of(cpu) == recording.machine.node_of(cpu))
 }
 
-/// The layout that threads were pinned in by [`ThreadPinning`], if by one.
+/// The layout that threads were pinned in; none if they were not pinned, or pinned by a plan.
 pub(crate) fn pinned_layout(pinning: ThreadPinning) -> Option<Layout> {
     match pinning {
         ThreadPinning::Compact => Some(Layout::Compact),
@@ -127,8 +128,8 @@ pub(crate) fn pinned_layout(pinning: ThreadPinning) -> Option<Layout> {
     }
 }
 
-/// Groups of threads, each in order of the numbers in it; of several threads with one number (a number used
-/// again) the first counts.
+/// Groups of threads, each ordered by its threads' numbers; if several threads have one number, the first thread
+/// counts.
 fn laid_out_together<'a, K: Ord>(
     threads: &'a [Thread],
     place: impl Fn(&'a Thread) -> (K, u32),
@@ -143,7 +144,7 @@ fn laid_out_together<'a, K: Ord>(
     groups.map(|group| group.into_values().collect()).collect()
 }
 
-/// Do a thread's accesses come from a node, as far as it has any?
+/// True if a thread's accesses come from a node, or the thread has no accesses.
 fn is_there(machine: &Machine, cpus: &[(CpuId, f64)], node: NodeId) -> bool {
     let weight = |there: &dyn Fn(CpuId) -> bool| -> f64 {
         cpus.iter()
@@ -188,7 +189,7 @@ mod tests {
         )
     }
 
-    /// As if every thread had all of its accesses from one CPU.
+    /// The layout that is recognised if every thread made its accesses from one CPU.
     fn layout(
         name: &str,
         threads: &[Thread],
@@ -228,7 +229,7 @@ mod tests {
             layout("amd48", &team, Some(Layout::Compact), &four_and_four),
             None
         );
-        // Another node is another place, though there are as many threads on it.
+        // Each node has the right number of threads, but the nodes are swapped.
         let second_first = [6, 7, 8, 9, 10, 11, 0, 1];
         assert_eq!(layout("amd48", &team, None, &second_first), None);
     }
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn teams_are_laid_out_each_by_itself_or_all_in_order_of_creation() {
-        // Seven workers, the first thread waiting for them.
+        // Seven workers; the main thread waits for them.
         let mut members = vec![("main", 0)];
         members.extend((0..7).map(|index| ("worker", index)));
         let team = threads(&members);
@@ -310,7 +311,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is pinned is recognised, more threads than CPUs or not.
+        /// Pinned layouts are recognised, also with more threads than CPUs.
         #[test]
         fn pinned_threads_are_recognised(
             name in prop::sample::select(vec!["amd48", "opteron-4", "intel32", "flash-8"]),

@@ -1,10 +1,10 @@
-//! Where pages should live, decided from recordings: from what each thread did to each page, to a plan and what
-//! that does.
+//! Decides from recordings where pages should live: from each thread's accesses to each page, to a plan and its
+//! predicted effect.
 //!
 //! Nothing here is random or reads a clock. [`decide()`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
-//! a file per family: `affinity` (Marathe's Eq. 1 and 2), `object` (NumaMMA's patterns),
-//! `interleave`, and `auto`, which weighs them against each other by time. [`predict`] says what a plan does on a machine, access by access, without
-//! contention. Decisions are remembered by *thread*; nodes come in through [`thread_nodes`] only.
+//! which have a file per family: `affinity` (Marathe's Eq. 1 and 2), `object` (NumaMMA's patterns), `interleave`, and
+//! `auto`, which weighs their placements by time. [`predict`] says what a plan does on a machine, access by access,
+//! without contention. Decisions are about *threads*; nodes come in through [`thread_nodes`] only.
 //!
 //! Not here: policies that decide while the program runs (`online`), finding patterns (attribution), recognising
 //! objects in another run and enforcing (plan, preload).

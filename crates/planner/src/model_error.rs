@@ -1,39 +1,39 @@
-//! How far the model that predicts times is from what comes of its predictions, by class of machines.
+//! Relative errors of the model's predicted times, by class of machines.
 
 use nearpage_machine::Machine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// By class: what `benches/accuracy` found: the median of relative errors, what nine in ten are below, the saving up to
-/// which most plans of `auto` lost, and the number of plans.
+/// Results of `benches/accuracy` by class: median relative error, 90th percentile, [`ModelError::turns_below`], and
+/// number of plans.
 const BENCHMARK: [(MachineClass, f64, f64, f64, u32); 3] = [
     (MachineClass::OneHop, 0.019, 0.132, 0.0471, 568),
     (MachineClass::SeveralHops, 0.012, 0.078, 0.0027, 444),
     (MachineClass::MemoryOnlyNodes, 0.0, 0.0, 0.0, 0),
 ];
-/// Smaller predicted savings are none.
+/// Predicted savings below this share of the time count as no saving.
 const NOTHING: f64 = 0.0005;
-/// Distances of other nodes that differ by less are the same.
+/// Relative difference up to which distances of remote nodes count as equal.
 const EVEN: f64 = 0.15;
-/// Measured pairs from which on they say more than the benchmark does.
+/// Measured pairs of a class from which on their errors replace those of the benchmark.
 const PAIRS_MIN: usize = 20;
 
-/// Machines on which the model errs alike.
+/// Class of machines that share one model error.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum MachineClass {
-    /// All nodes have CPUs, and all others are as far from each.
+    /// All nodes have CPUs, and all remote nodes are equally far.
     OneHop,
-    /// All nodes have CPUs, and some are farther than others.
+    /// All nodes have CPUs, and some remote nodes are farther than others.
     SeveralHops,
-    /// Some memory has no CPUs of its own: CXL, GPUs.
+    /// Some nodes have memory but no CPUs: CXL, GPUs.
     MemoryOnlyNodes,
 }
 
 impl MachineClass {
-    /// Of a machine.
+    /// The class of a machine.
     pub fn of(machine: &Machine) -> Self {
         let with_memory = machine.nodes_with_memory();
         let has_cpus = |&id: &nearpage_machine::NodeId| {
@@ -58,7 +58,7 @@ impl MachineClass {
         }
     }
 
-    /// For people, after "machines".
+    /// Words for messages, to follow "machines".
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OneHop => "whose other nodes are all as far",
@@ -68,51 +68,51 @@ impl MachineClass {
     }
 }
 
-/// Where a model's error is known from.
+/// Where a model error was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorSource {
-    /// Predictions against replays, by `benches/accuracy`.
+    /// Predictions compared with replays by `benches/accuracy`.
     Benchmark,
-    /// Predictions against runs measured by this user (`nearpage history`).
+    /// Predictions compared with runs that this user measured (`nearpage history`).
     History,
 }
 
-/// How far the model is from what comes of its predictions, on one class of machines.
+/// The model's relative errors on one class of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ModelError {
-    /// The class.
+    /// The class of machines.
     pub class: MachineClass,
-    /// Half of the predicted times are nearer than this share.
+    /// Median relative error of predicted times; 0.1: 10 %.
     pub median: f64,
-    /// Nine in ten are.
+    /// 90th percentile of the relative errors.
     pub nine_in_ten: f64,
-    /// Most plans whose predicted saving was no more than this share of the time lost; 0: the least savings were savings.
+    /// Greatest predicted saving, as a share of the time, up to which most plans made runs slower; 0: there is none.
     pub turns_below: f64,
-    /// Pairs of a prediction and what came of it.
+    /// Number of predictions that were compared.
     pub pairs: u32,
-    /// Where they are from.
+    /// Where the errors were measured.
     pub source: ErrorSource,
 }
 
-/// A change of time as predicted, and as it came: shares of the time under first touch; −0.2: a fifth less.
+/// Predicted and measured change of time, as shares of the time under first touch; −0.2: a fifth less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// Predicted.
+    /// Predicted change.
     pub predicted: f64,
-    /// Measured or replayed.
+    /// Measured or replayed change.
     pub measured: f64,
 }
 
 /// The model's errors by class of machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ModelErrors {
-    /// As [`BENCHMARK`] has them.
+    /// Errors from measured pairs, in the order of [`BENCHMARK`]; none: too few pairs.
     learned: [Option<ModelError>; BENCHMARK.len()],
 }
 
 impl ModelErrors {
-    /// Those of the benchmark, but for classes of which enough was measured here.
+    /// The benchmark's errors, except for classes with enough measured pairs.
     pub fn learned(measured: impl IntoIterator<Item = (MachineClass, Change)>) -> Self {
         let measured: Vec<(MachineClass, Change)> = measured.into_iter().collect();
         let of_class = |(class, ..): (MachineClass, f64, f64, f64, u32)| {
@@ -125,7 +125,7 @@ impl ModelErrors {
         }
     }
 
-    /// Of a class.
+    /// The errors of a class.
     pub fn of(&self, class: MachineClass) -> ModelError {
         let is_it = |error: &&ModelError| error.class == class;
         if let Some(learned) = self.learned.iter().flatten().find(is_it) {
@@ -144,7 +144,7 @@ impl ModelErrors {
     }
 }
 
-/// What pairs of one class say.
+/// Errors of one class from its measured pairs.
 fn learned(class: MachineClass, pairs: &[Change]) -> ModelError {
     let error =
         |pair: &Change| ((1.0 + pair.predicted) / (1.0 + pair.measured).max(0.01) - 1.0).abs();
@@ -162,7 +162,7 @@ fn learned(class: MachineClass, pairs: &[Change]) -> ModelError {
     }
 }
 
-/// The greatest predicted saving such that of all plans with no more most lost, and all together, too; 0 where there is none.
+/// Greatest predicted saving up to which most plans, and all of them together, lost time; 0 where there is none.
 fn turns_below(pairs: &[Change]) -> f64 {
     let saves = pairs.iter().copied().filter(|one| one.predicted < -NOTHING);
     let mut savings: Vec<Change> = saves.collect();

@@ -3,28 +3,27 @@
 //!
 //! | pattern | placement |
 //! | --- | --- |
-//! | block | `block`: share k of T to thread k, whatever T will be |
-//! | block over a part | `block` over that part: it grows with the object |
-//! | block-cyclic | `block-cyclic` with the block found, in whole pages; of a few whole rounds, `block` over each |
+//! | block | `block`: share k of T to thread k, for any number T of threads |
+//! | block over a part | `block` over the part, which grows with the object |
+//! | block-cyclic | `block-cyclic` with the block found, in whole pages; `block` over each of a few whole rounds |
 //! | one thread | `thread k` |
-//! | shared, read-only or not | `interleave` over the nodes its threads run on |
-//! | each instance one thread's | `thread k`, for runs of instances (`instances`) |
-//! | tiles | `tiles`; of threads that are no team, page runs: columns of each share of the rows |
-//! | segments | page runs: each segment near its users; `block` where they are a team's in order or in the opposite one |
-//! | two in turn | the one of the two whose owners make more of the accesses |
+//! | shared, read-only or not | `interleave` over all nodes |
+//! | each instance used by one thread | `thread k`, for runs of instances (`instances`) |
+//! | tiles | `tiles`; if the threads are no team, page runs |
+//! | segments | page runs, each segment near its users; `block` if these are a team's threads in order or reversed |
+//! | two in turn | placement of the pattern whose owners make more of the accesses |
 //! | mixed | page runs by Eq. 2 |
 //! | unknown | left to first touch |
 //!
-//! What first touch already made local to its thread is left to first touch, so that the plan stays
-//! short and the object free to follow its threads.
+//! Objects that first touch already made local to their threads are left to first touch. So the plan stays short, and
+//! the objects follow their threads.
 //!
 //! # Whole pages
-//! A block smaller than a page becomes one page: NumaMMA's 0.625 MiB becomes 2 MiB under huge pages.
-//! A larger one becomes the nearest number of whole pages, if the pieces stay in step with the
-//! object to its end (off by half a piece at most); otherwise it keeps its exact size, and every
-//! boundary by itself moves to the nearest page when the plan is enforced. NumaMMA deals blocks to
-//! *nodes*: its 20 MiB for `cvar` are the 5 MiB of four threads in a row. Here blocks are dealt to
-//! threads, and neighbours on one node make the 20 MiB.
+//! A block smaller than a page becomes one page: NumaMMA's 0.625 MiB becomes 2 MiB under huge pages. A larger block
+//! becomes the nearest number of whole pages if the pieces stay in step with the object to its end (off by half a piece
+//! at most). Otherwise the block keeps its exact size, and enforcement moves every boundary to the nearest page.
+//! NumaMMA deals blocks to *nodes*: its 20 MiB for `cvar` are the 5 MiB of four threads in a row. Here blocks are dealt
+//! to threads, and neighbours on one node make the 20 MiB.
 
 use nearpage_amount::{counted, percent};
 use nearpage_attribution::{ObjectGroup, Pattern, find_segments};
@@ -37,10 +36,11 @@ use crate::effect::share_near;
 use crate::parameters::Parameters;
 use crate::{affinity, interleave};
 
-/// Of two patterns in turn, so many of the other's accesses are about as many.
+/// The first of two patterns in turn is taken if its owners make this share of the accesses that the other's owners
+/// make.
 const ABOUT_AS_MANY: f64 = 0.6;
 
-/// Where an object's pages go, and the rule in words; none: left to first touch.
+/// The placement of an object's pages, and the rule in words; none: left to first touch.
 pub(crate) fn place(
     context: &Context,
     group: &ObjectGroup,
@@ -55,7 +55,7 @@ pub(crate) fn place(
     by_pattern(context, group, &group.pattern, parameters)
 }
 
-/// Where a pattern puts an object's pages.
+/// The placement that a pattern gives an object, and the rule in words.
 fn by_pattern(
     context: &Context,
     group: &ObjectGroup,
@@ -68,7 +68,7 @@ fn by_pattern(
             let found: Vec<_> = patterns.iter().filter_map(of).collect();
             let owned = |one: &(Placement, String)| by_owner(context, group, &one.0).unwrap_or(0.0);
             let most = found.iter().map(owned).fold(0.0, f64::max);
-            // Of two with about as many, the one with the simpler rule comes first.
+            // If accesses are about equal, the pattern with the simpler rule is taken, which comes first.
             let mut found = found.into_iter();
             let (placement, rule) = found.find(|one| owned(one) >= ABOUT_AS_MANY * most)?;
             Some((
@@ -78,7 +78,7 @@ fn by_pattern(
                 ),
             ))
         }
-        // What is known of each instance has been used before.
+        // Instances with users of their own were placed before.
         Pattern::Unknown | Pattern::PrivateEach | Pattern::PrivateRuns(_) => None,
         Pattern::Private { thread } => {
             let owner = context.owner(thread)?;
@@ -116,7 +116,7 @@ fn by_pattern(
             "all its threads read all of it".to_owned(),
         )),
         Pattern::Mixed => {
-            // Arrays of a large team are more segments than a pattern has.
+            // Arrays of a large team have more segments than a pattern can have.
             if let Some(placement) = arrays(context, group, &find_segments(&group.affinity)) {
                 let rule = one_after_the_other("contiguous parts", &placement);
                 return Some(with_own_share(context, group, placement, rule));
@@ -131,7 +131,7 @@ fn by_pattern(
     }
 }
 
-/// Pieces that go round a team: bytes of one, and of a round.
+/// Placement of pieces that go round a team, from the bytes of a piece and of a round.
 fn in_rounds(
     context: &Context,
     group: &ObjectGroup,
@@ -154,7 +154,7 @@ fn in_rounds(
     Some(with_own_share(context, group, placement, rule))
 }
 
-/// The same of patterns whose parts are runs of pages.
+/// Placement of patterns whose parts are runs of pages, and the rule in words.
 fn parts(
     context: &Context,
     group: &ObjectGroup,
@@ -208,7 +208,7 @@ fn parts(
     Some(with_own_share(context, group, placement, rule))
 }
 
-/// Parts of a team's threads in order, in words.
+/// Rule for parts that belong to a team's threads in order.
 fn one_after_the_other(parts: &str, placement: &Placement) -> String {
     let order = match placement {
         Placement::Block { team } | Placement::Parts { team, .. } if team.ends_with(REVERSED) => {
@@ -219,7 +219,7 @@ fn one_after_the_other(parts: &str, placement: &Placement) -> String {
     format!("{parts}, one after the other of a team's threads{order}")
 }
 
-/// Adds to the rule how well the pattern fits the accesses that were seen.
+/// Adds to the rule the share of accesses that are by the owner.
 fn with_own_share(
     context: &Context,
     group: &ObjectGroup,

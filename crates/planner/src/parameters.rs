@@ -1,13 +1,13 @@
-//! What is asked of decisions, and their thresholds.
+//! Policies, and the thresholds by which they decide.
 
 use nearpage_attribution::RESAMPLE_SHARE;
 
 use crate::model_error::ModelErrors;
 
-/// How decisions are made.
+/// A policy that decides placement before a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Whatever makes the program take least time on the machine's contention model ([`crate::auto`]).
+    /// The placement that takes least time by the machine's contention model ([`crate::auto`]).
     #[default]
     Auto,
     /// By the pattern found in each object: block, block-cyclic, interleave, one thread; page runs
@@ -15,7 +15,7 @@ pub enum Policy {
     Object,
     /// Each page to the node with the most accesses to it (Marathe, Eq. 1).
     Uniform,
-    /// Each page where its accesses cost least (Marathe, Eq. 2).
+    /// Each page on the node from which its accesses cost least (Marathe, Eq. 2).
     HopSensitive,
     /// Every object round-robin by page (the baseline of Marathe §9.3).
     Interleave,
@@ -31,7 +31,7 @@ impl Policy {
         Self::Interleave,
     ];
 
-    /// As the command line and plan files write it.
+    /// The name in commands and plan files.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -42,62 +42,61 @@ impl Policy {
         }
     }
 
-    /// The policy of that name.
+    /// The policy with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.as_str() == name)
     }
 }
 
-/// Recordings are of short runs, plans for longer ones: half as long again, as the inputs of another size that a plan has
-/// to serve are half as large again ([`crate::auto`]).
+/// Default of [`Parameters::runtime_scale`]. Recordings are of short runs, plans are for longer ones: a plan has to
+/// serve inputs that are half as large again ([`crate::auto`]).
 pub const RUNTIME_SCALE: f64 = 1.5;
 
-/// Thresholds of the policies. None of the papers gives any: NumaMMA's reader looks at the picture,
-/// Marathe places every page that was sampled. These keep a plan short and its noise out.
+/// Thresholds of the policies. None of the papers gives any: NumaMMA's reader looks at the picture, Marathe places
+/// every page that was sampled. The thresholds keep plans short and ignore noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// Objects with a smaller share of the recording's cost are left to first touch.
     pub cost_share_min: f64,
-    /// Objects that span fewer pages are left alone: at best one page would be their own.
+    /// Objects of fewer pages are left to first touch: at best one page would be their own.
     pub pages_min: u64,
-    /// First touch is left as it is where it made this share of an object's accesses local to the
-    /// thread (`object`), or as many accesses local as the policy would, but for
-    /// [`Parameters::slack`] (`uniform`, `hop-sensitive`).
+    /// An object is left to first touch if this share of its accesses is by the thread that touched the page first
+    /// (`object`). `uniform` and `hop-sensitive` leave it if they would make no more accesses local, but for
+    /// [`Parameters::slack`].
     pub first_touch_local_min: f64,
-    /// A pattern replaces page runs where it costs no more than this share over them.
+    /// A pattern replaces page runs if it costs at most this share more.
     pub slack: f64,
-    /// Page runs of one object at the most; beyond it pages are decided in larger units. A quarter of
-    /// Linux's 65,530 mappings of a process is all that a plan may add.
+    /// Most page runs of one object; if there are more, pages are decided in larger units. A whole plan may add a
+    /// quarter of Linux's 65,530 mappings per process.
     pub runs_max: usize,
-    /// Instances of a call site belong to threads one by one where the instances' main users make
-    /// this share of their accesses.
+    /// Instances of a call site are placed one by one if the instances' main users make this share of their accesses.
     pub instance_share_min: f64,
-    /// `auto` decides about an object page by page where so many samples at least are of each of its pages: with fewer,
-    /// whoever made them seems to own it.
+    /// Samples per page that `auto` needs to decide page by page: with fewer samples, whichever thread made them seems
+    /// to own the page.
     pub page_samples_min: f64,
     /// `auto` may decide for copies on all nodes, which simulated machines can have and stock kernels
     /// can't.
     pub replicas: bool,
-    /// `auto` may decide that placements begin when a second thread runs, or hold while several do
-    /// ([`nearpage_plan::Start`]), which is done on simulated machines alone.
+    /// `auto` may decide that placements begin when a second thread runs, or hold while several threads run
+    /// ([`nearpage_plan::Start`]). Only simulated machines support such placements.
     pub phases: bool,
-    /// `auto` may decide that pages migrate while the program runs ([`nearpage_plan::OnlineMigration`]), where the judge can tell
-    /// what comes of that.
+    /// `auto` may decide that pages migrate while the program runs ([`nearpage_plan::OnlineMigration`]), if the judge
+    /// can predict the effect.
     pub online_migration: bool,
-    /// `auto` decides about a phase of a run ([`nearpage_plan::Phase`]), of which alone the attribution is: about
-    /// objects, wherever their pages were before.
+    /// `auto` decides about one phase of a run ([`nearpage_plan::Phase`]), and the attribution has only this phase's
+    /// accesses. It decides only about objects, wherever their pages were before.
     pub of_phase: bool,
-    /// `auto` decides for runs whose parallel part, from the second thread's begin to the last moment with several
-    /// threads, is so many times as long as that of the recorded run: at least 1.
+    /// `auto` decides for runs whose parallel part is this many times as long as the recorded one: at least 1. The
+    /// parallel part lasts from the second thread's begin to the last moment with several threads.
     pub runtime_scale: f64,
-    /// How far the model's predictions were from what came of them.
+    /// Measured errors of the model's predictions.
     pub errors: ModelErrors,
-    /// `auto` weighs the recorded input alone, not what its placements would come to with an input of another size.
+    /// `auto` judges placements with the recorded input only, not also with an input of another size.
     pub same_input: bool,
 }
 
 impl Parameters {
-    /// The same for a resample, which has a share of the samples: as many are enough.
+    /// Parameters for a resample: it has a share of the samples, so fewer samples per page are enough.
     pub(crate) fn of_resample(&self) -> Self {
         Self {
             page_samples_min: RESAMPLE_SHARE * self.page_samples_min,

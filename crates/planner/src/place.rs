@@ -1,17 +1,17 @@
-//! The places that a page can be near to.
+//! The places that a page can be near to: nodes, or threads on a machine of one node.
 
 use nearpage_attribution::Cell;
 use nearpage_machine::{Machine, NodeId};
 use nearpage_recording::{Thread, ThreadIndex};
 
-/// Places are the machine's nodes, by position. On a machine of one node there would be nothing to
-/// decide, and the plan could not serve another machine: there, every thread is a place of its own.
+/// Places are the machine's nodes, by position. On a machine of one node every thread is a place of its own: nodes
+/// would leave nothing to decide, and the plan could not serve another machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    /// Of each thread, by [`ThreadIndex`]; none for threads of other processes.
+    /// Place of each thread, by [`ThreadIndex`]; none for threads of other processes.
     of_thread: Vec<Option<usize>>,
     kind: Kind,
-    /// Can a page be put there?
+    /// Whether a page can be put at each place.
     holds: Vec<bool>,
 }
 
@@ -58,12 +58,12 @@ impl Places {
         }
     }
 
-    /// Where a thread runs; none for threads of other processes.
+    /// The place where a thread runs; none for threads of other processes.
     pub fn of(&self, thread: ThreadIndex) -> Option<usize> {
         self.of_thread.get(thread.0 as usize).copied().flatten()
     }
 
-    /// Is the thread one of the process that is being decided for?
+    /// True for threads of the process that is being decided for.
     pub fn knows(&self, thread: ThreadIndex) -> bool {
         self.of(thread).is_some()
     }
@@ -84,7 +84,7 @@ impl Places {
         }
     }
 
-    /// Are places threads, for want of a second node?
+    /// True on machines of one node, where places are threads.
     pub fn are_threads(&self) -> bool {
         matches!(self.kind, Kind::Threads)
     }
@@ -97,7 +97,7 @@ impl Places {
         }
     }
 
-    /// Can a page be put there, by place?
+    /// Whether a page can be put at each place.
     pub fn holds(&self) -> &[bool] {
         &self.holds
     }

@@ -13,14 +13,14 @@ use crate::parameters::Parameters;
 /// Where a group's pages go.
 #[derive(Clone, Copy)]
 pub(crate) enum Placing<'a> {
-    /// Where decisions about it say; none: left to first touch.
+    /// As the decisions about the group say; without decisions, first touch.
     Decided(&'a [&'a Decision]),
     /// Spread over all nodes.
     Spread(&'a Layout<'a>),
 }
 
-/// A group's accesses, those that initialise it included, and how first touch is known; none where
-/// nothing is known of who touches it.
+/// A group's accesses, with its initialisation, and how first touch is known; none if it is unknown which threads
+/// touch the group.
 pub(crate) fn placed_accesses<C: Count>(
     context: &Context,
     group: &ObjectGroup,
@@ -61,7 +61,7 @@ pub(crate) fn placed_accesses<C: Count>(
             under_layout(context, group, &Layout::Whole(toucher))
         }
     };
-    // What waits for the second thread is initialised where it is touched first.
+    // A placement that begins later than allocation leaves initialisation to first touch.
     let waits = match fate {
         Placing::Decided([first, ..]) => first.start != Start::Allocation,
         _ => false,
@@ -71,7 +71,8 @@ pub(crate) fn placed_accesses<C: Count>(
     Some((basis, counts))
 }
 
-/// Who is taken to have touched an object first: the thread that allocated it, else the main thread.
+/// The thread assumed to have touched an object first: its allocating thread, else the main thread, else any that uses
+/// it.
 pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<ThreadIndex> {
     let objects = &context.tables.objects;
     let allocator = group
@@ -97,8 +98,8 @@ pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<
         .or_else(any)
 }
 
-/// Adds up a group's instances, each held as `owner` says (given the object and its allocating
-/// thread), else spread, else where it is touched first.
+/// Sums a group's instances. `owner` gives an instance's holder from the object and its allocating thread. Instances
+/// without an owner are spread, or else are where first touch puts them.
 fn over_instances<'a, C: Count>(
     context: &Context<'a>,
     group: &ObjectGroup,
@@ -140,7 +141,7 @@ fn instances_decided<'a, C: Count>(
             of_instance(&decision.placement, context, object.order)
         })
     };
-    // Where decisions for the whole call site spread its objects, page by page is all that is known.
+    // If the first decision spreads all objects of the call site, accesses are known by page only.
     let layout = decisions
         .first()
         .filter(|decision| !matches!(decision.placement, Placement::Whole(_)))

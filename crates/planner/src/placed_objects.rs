@@ -1,4 +1,4 @@
-//! Which objects of a recorded process the rules of a translated plan take, and where their pages go.
+//! Objects of a recorded process that the rules of a translated plan take, and where their pages go.
 
 use nearpage_plan::{Allocation, Evaluated, ModuleName, Origin, ProcessRules};
 use nearpage_recording::{Module, Object, ObjectKind, Tables};
@@ -11,8 +11,9 @@ pub(crate) fn module_name(module: &Module) -> ModuleName<'_> {
     }
 }
 
-/// Hands out the objects of a process, with their position in the tables, in order of birth, and what the rules make of each,
-/// none where no rule takes it; the heap that `brk` extends comes last, as it is what is left of it.
+/// Calls `each` with the objects of a process in order of birth: position in the tables, object, and the rules'
+/// placement, none if no rule takes the object. The heap that `brk` extends comes last, as it takes what other objects
+/// leave of it.
 pub fn place_objects(
     tables: &Tables,
     pid: u32,
@@ -75,7 +76,7 @@ pub fn place_objects(
     }
 }
 
-/// When a process's second thread came to be; `u64::MAX`: never.
+/// Time at which a process's second thread was created; `u64::MAX`: never.
 pub(crate) fn second_thread_ns(tables: &Tables, pid: u32) -> u64 {
     let ours = tables.threads.iter().filter(|thread| thread.pid == pid);
     let created = ours.filter(|thread| thread.order > 0);

@@ -1,8 +1,7 @@
 //! The planner's one entry point: from a recording and a machine, it decides a plan for each program, or predicts the
 //! effect of an existing plan.
 //!
-//! Every command that shows a plan calls it and gets a [`DecidedPlan`], so the same question has the same answer in every
-//! command.
+//! Every command that shows a plan uses this entry point and gets a [`DecidedPlan`], so all give the same answer.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -32,14 +31,14 @@ use crate::translated::translated;
 /// One recording on one machine: decides for its programs, and predicts what plans do.
 pub struct Planner<'a> {
     recording: &'a Recording,
-    /// The samples, with a bound on the weight of few heavy ones.
+    /// The accesses, with the weights of few heavy samples evened out.
     attribution: Cow<'a, Attribution>,
     names: Names<'a>,
     machine: &'a Machine,
     assumed: Option<Assumed>,
     nodes: Vec<NodeId>,
     threads: Threads,
-    /// Threads run where they were traced, so that a replay tells their time.
+    /// True if threads run where they were recorded, so that a replay gives their time.
     is_as_recorded: bool,
     progress: Arc<SearchProgress>,
 }
@@ -164,7 +163,8 @@ impl<'a> Planner<'a> {
         assumed.map_or(self.machine, |assumed| &assumed.machine)
     }
 
-    /// The judge that replays the recording, if it has a trace that can be replayed with the assumed placement of threads.
+    /// The judge that replays the recording; none without a trace that can be replayed with the assumed placement of
+    /// threads.
     pub(crate) fn replays(&self, runtime_scale: f64) -> Result<Option<Replays<'_>>, Error> {
         match self.is_as_recorded && self.machine.nodes_with_memory().len() > 1 {
             true => {
@@ -178,7 +178,7 @@ impl<'a> Planner<'a> {
     /// Decides by each policy for each program of the recording, the costliest first.
     ///
     /// # Errors
-    /// A recording without threads, or that cannot be read.
+    /// The recording has no threads, or cannot be read.
     pub fn decide(
         &self,
         policies: &[Policy],
@@ -202,7 +202,7 @@ impl<'a> Planner<'a> {
     /// The plans of one policy for each of [`Self::programs`], without predictions.
     ///
     /// # Errors
-    /// A recording without threads, or that cannot be read.
+    /// The recording has no threads, or cannot be read.
     pub fn plans(&self, policy: Policy, parameters: &Parameters) -> Result<Vec<Plan>, Error> {
         let mut replays = match policy {
             Policy::Auto => self.replays(parameters.runtime_scale)?,
@@ -292,11 +292,11 @@ impl<'a> Planner<'a> {
         (plan, found, saving)
     }
 
-    /// Predicts what a plan does, one that was read from a file or changed by hand: for the first program that it is
-    /// for, or for the costliest one where it is for none of the recording.
+    /// Predicts the effect of a plan that was read from a file or changed by hand. The plan applies to the program that
+    /// it names, or to the costliest program if the recording has none of that name.
     ///
     /// # Errors
-    /// A recording without threads or that cannot be read; a plan that means what the machine does not have.
+    /// The recording has no threads or cannot be read, or the plan names nodes or teams that do not exist.
     pub fn predict(&self, plan: Plan, parameters: &Parameters) -> Result<DecidedPlan, Error> {
         let programs = self.programs()?;
         let is_for = |input: &&Input| input.program.executable == plan.program.executable;
@@ -374,8 +374,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Predicts a plan's effect on the time, and how sure that is; `here` is the plan in terms of this recording. `None` if no
-    /// prediction is possible.
+    /// Predicts a plan's effect on the time, and how sure the prediction is; `here` is the plan in terms of this
+    /// recording. `None` if no prediction is possible.
     fn times(
         &self,
         plan: &Plan,
@@ -407,7 +407,7 @@ impl<'a> Planner<'a> {
 /// How times were predicted, the times of a run as long as the recorded one and of a longer one, and how sure they are.
 type PredictedTimes = (Judged, [Times; 2], Uncertainty);
 
-/// Was a plan made of a run with other arguments, or with teams of other sizes? Patterns over threads are dealt anew then.
+/// True if a plan was made from a run with other arguments or team sizes: patterns over threads are then dealt anew.
 fn is_of_other_run(plan: &Plan, input: &Input) -> bool {
     let own = Context::new(input).plan_teams();
     let other_size = |team: &Team| {

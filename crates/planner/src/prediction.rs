@@ -1,6 +1,6 @@
-//! What a plan does on a machine: the accesses of the recording, one by one, under first touch, under
-//! interleaving and under the plan. Uncontended: queues at memory controllers and links are not
-//! modelled, so interleaving looks worse here than where bandwidth is short.
+//! Predicted effect of a plan on a machine: the accesses of the recording, one by one, under first touch, under
+//! interleaving and under the plan. Queues at memory controllers and links are not modelled, so interleaving looks
+//! worse here than where bandwidth is short.
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_plan::{Decision, Plan, Subject};
@@ -17,15 +17,15 @@ use crate::parameters::Parameters;
 use crate::placed_accesses::{Placing, placed_accesses};
 use crate::subject::{decisions_about, subject};
 
-/// How accesses fare.
+/// Locality and mean latency of accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Outcome {
     /// Share of the accesses that are to the accessing thread's own node, 0 to 1.
     pub local_share: f64,
-    /// Mean latency of an access in nanoseconds, without contention; absent where the machine knows no latencies.
+    /// Mean latency of an access in nanoseconds, without contention; absent if the machine's latencies are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_latency_ns: Option<f64>,
-    /// Mean distance of an access, 10 being local, where the machine knows no latencies.
+    /// Mean distance of an access, 10 being local; present if the machine's latencies are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_distance: Option<f64>,
 }
@@ -55,63 +55,63 @@ pub struct ObjectPrediction {
     /// Position in the report's objects.
     #[serde(rename = "object")]
     pub group: usize,
-    /// What it is called.
+    /// The object's name.
     pub name: String,
-    /// The largest one's bytes.
+    /// Size of the largest object in bytes.
     pub size_bytes: u64,
     /// Accesses, by weight.
     pub accesses: f64,
     /// Share of the recording's cost, 0 to 1.
     pub cost_share: f64,
-    /// Where the plan puts its pages, as plans write it.
+    /// Placement of its pages by the plan, as plan files write it.
     pub placement: String,
-    /// Why the plan says so; null where it says nothing of the object.
+    /// Reason for the decision; null if no decision covers the object.
     pub why: Option<String>,
-    /// It is placed with all memory that no decision about an object covers.
+    /// True if the decision about unmatched memory places the object.
     pub unmatched: bool,
-    /// Positions in [`Plan::decisions`] of those that apply, be it one about unmatched memory; empty: left to first
-    /// touch.
+    /// Positions in [`Plan::decisions`] of the decisions that apply, including one about unmatched memory; empty: left
+    /// to first touch.
     #[serde(skip)]
     pub decisions: Vec<usize>,
-    /// Who touched its pages first is assumed: no page fault was recorded.
+    /// True if it is assumed which thread touched its pages first.
     pub first_touch_assumed: bool,
-    /// Samples of its accesses; of a trace, its accesses.
+    /// Number of samples of its accesses; in a trace, number of its accesses.
     pub samples: u64,
-    /// Share of resamples of the recording from which the same is decided about it, 0 to 1; absent for traces, for what is
-    /// below 1 % of the cost, and where a plan that was read does not say.
+    /// Share of resamples of the recording that give the same decision about the object, 0 to 1; absent for traces, for
+    /// objects below 1 % of the cost, and for plans that were read from a file without confidences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
-    /// Share of its recorded accesses that was local while it was recorded; absent where page nodes were not recorded.
+    /// Share of its accesses that were local during recording; absent where page nodes were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_local_share: Option<f64>,
-    /// Under first touch.
+    /// Its accesses under first touch.
     pub first_touch: Outcome,
-    /// Under interleaving over all nodes with memory.
+    /// Its accesses under interleaving over all nodes with memory.
     pub interleave: Outcome,
-    /// Under the plan.
+    /// Its accesses under the plan.
     pub planned: Outcome,
 }
 
-/// What a plan does on a machine.
+/// Predicted effect of a plan on a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Prediction {
-    /// Heap objects, mappings and static objects with accesses by the plan's process, by cost,
-    /// descending; where the plan places it or unmatched memory, the heap outside logged objects, too.
+    /// Heap objects, mappings and static objects that the plan's process accessed, by descending cost. The heap outside
+    /// logged objects is among them if the plan places it or unmatched memory.
     pub objects: Vec<ObjectPrediction>,
-    /// Their accesses, by weight.
+    /// Accesses to these objects, by weight.
     pub accesses: f64,
-    /// Share of recorded accesses that was local while they were recorded; absent where page nodes were not recorded.
+    /// Share of these accesses that were local during recording; absent where page nodes were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_local_share: Option<f64>,
-    /// All of them under first touch.
+    /// All objects under first touch.
     pub first_touch: Outcome,
-    /// All of them interleaved over all nodes with memory.
+    /// All objects interleaved over all nodes with memory.
     pub interleave: Outcome,
-    /// All of them under the plan; what it does not decide, under first touch.
+    /// All objects under the plan; objects without a decision are under first touch.
     pub planned: Outcome,
 }
 
-/// Of accesses whose page node was recorded: known, remote.
+/// Accesses whose page's node was recorded, and those of them that were remote.
 #[derive(Clone, Copy, Default)]
 struct Recorded {
     known: f64,
@@ -131,8 +131,8 @@ impl Recorded {
     }
 }
 
-/// Predicts what a plan does to the accesses of a recording on the machine of `input`. The plan may
-/// be one that [`crate::decide()`] made, or one that was read from a file.
+/// Predicts the effect of a plan on the accesses of a recording, on the machine of `input`. The plan may be from
+/// [`crate::decide()`] or from a file.
 pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     let mut context = Context::new(input);
     context.page_bytes = plan.page_bytes.max(1);
@@ -212,7 +212,8 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     }
 }
 
-/// Positions of the decisions that place a group, unmatched memory's where no other does; none: nothing places such memory.
+/// Positions of the decisions that place a group, else of the one about unmatched memory; none for memory that no plan
+/// places.
 fn placing(
     plan: &Plan,
     context: &Context,

@@ -1,4 +1,4 @@
-//! The programs of a recording: plans are made for one each.
+//! The programs of a recording: each has a plan of its own.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,23 @@ use nearpage_files::readable;
 use nearpage_plan::Program;
 use nearpage_recording::{Metadata, ModuleMapping, Tables};
 
-/// Processes that bear less of a recording's cost have no plan of their own.
+/// Processes with a smaller share of a recording's cost have no plan of their own.
 const PROCESS_SHARE_MIN: f64 = 0.05;
 
-/// A recording, for whose programs plans are to be made.
+/// A recording whose programs are to have plans.
 #[derive(Clone, Copy, Debug)]
 pub struct Programs<'a> {
-    /// What each thread did to each object and page.
+    /// Accesses of each thread to each object and page.
     pub attribution: &'a Attribution,
-    /// Its threads, objects, call sites and modules.
+    /// The recording's threads, objects, call sites and modules.
     pub tables: &'a Tables,
-    /// What holds for it as a whole.
+    /// The recording's metadata.
     pub metadata: &'a Metadata,
 }
 
 impl Programs<'_> {
-    /// Process and program for each executable that bears some of the cost, the costliest first; of
-    /// several processes of one executable, the busiest speaks for all. Empty where no thread was
-    /// recorded.
+    /// Process and program of each executable that bears some of the cost, the costliest first. The costliest of
+    /// several processes represents its executable. Empty if no thread was recorded.
     pub fn find(&self) -> Vec<(u32, Program)> {
         let mut found: Vec<(u32, Program)> = Vec::new();
         for pid in self.busy_processes() {
@@ -39,7 +38,7 @@ impl Programs<'_> {
         found
     }
 
-    /// Processes by cost, without those that hardly matter; never empty where a thread was recorded.
+    /// Processes by descending cost, without those that hardly matter; never empty if a thread was recorded.
     fn busy_processes(&self) -> Vec<u32> {
         let threads = &self.tables.threads;
         let mut costs: BTreeMap<u32, f64> =
@@ -68,7 +67,7 @@ impl Programs<'_> {
     }
 }
 
-/// Executable and arguments of a process, as plans name programs.
+/// The program of a process: executable and arguments, as plans name programs.
 pub fn program(tables: &Tables, metadata: &Metadata, pid: u32) -> Program {
     let of_process = tables.mappings.iter().filter(|mapping| mapping.pid == pid);
     let file_name = |mapping: &&ModuleMapping| {

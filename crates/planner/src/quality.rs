@@ -1,13 +1,13 @@
-//! How good a lossy recording's page hints are, measured against a reference's: Marathe, Thakkar and
-//! Mueller, section 6.
+//! Quality of a lossy recording's page hints, measured against a reference recording: Marathe, Thakkar and Mueller,
+//! section 6.
 //!
-//! A hint is a page that was accessed, and the node that Eq. 1 or 2 gives it. Pages without an access
-//! have none, whatever a plan would make of their neighbours. Objects are recognised in the other
-//! recording as a plan recognises them, so the two may be of different runs; pages are counted from
-//! the object's first one.
+//! A hint is a page that was accessed, and the node that Eq. 1 or 2 gives the page. Pages without an access have no
+//! hint, whatever a plan would make of their neighbours. Objects are recognised in the other recording as a plan
+//! recognises them, so the recordings may be of different runs. Pages are counted from an object's first page.
 //!
-//! Hints are for what the paper's tool places: the program's own static data, and what the program's own code
-//! allocates, objects smaller than a page among them. Libraries' data and what they allocate for themselves have none.
+//! Hints are for memory that the paper's tool places: the program's own static data, and what the program's own code
+//! allocates, also objects smaller than a page. Libraries' data, and memory that libraries allocate for themselves,
+//! have no hints.
 
 use nearpage_attribution::{ObjectGroup, ObjectName};
 use nearpage_recording::{Module, ModuleId, ObjectKind};
@@ -18,21 +18,21 @@ use crate::context::{Context, Input};
 use crate::parameters::Policy;
 use crate::subject::{means, subject};
 
-/// Hints of a recording against those of a reference.
+/// Numbers of hints in a recording and in a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quality {
     /// Hints in the reference (*Ref*).
     pub reference: u64,
     /// Hints in the recording (*Targ*).
     pub recording: u64,
-    /// Hints in both, whichever node (*C*).
+    /// Hints for the same page in both, for any node (*C*).
     pub common: u64,
-    /// Hints in both for the same node (*A*).
+    /// Hints for the same page and node in both (*A*).
     pub same: u64,
 }
 
 impl Quality {
-    /// Adds another program's.
+    /// Adds the numbers of another program.
     pub fn add(&mut self, other: &Self) {
         self.reference += other.reference;
         self.recording += other.recording;
@@ -40,23 +40,23 @@ impl Quality {
         self.same += other.same;
     }
 
-    /// C / Ref: for how much of the reference there is a hint.
+    /// C / Ref: share of the reference's pages for which the recording has a hint.
     pub fn coverage(&self) -> f64 {
         share(self.common, self.reference)
     }
 
-    /// A / Targ: how many of the recording's hints are the reference's.
+    /// A / Targ: share of the recording's hints that the reference has, too.
     pub fn accuracy(&self) -> f64 {
         share(self.same, self.recording)
     }
 
-    /// A / Ref: how much of the reference the recording is as good as.
+    /// A / Ref: share of the reference's hints that the recording has, too.
     pub fn useful_fraction(&self) -> f64 {
         share(self.same, self.reference)
     }
 }
 
-/// 0 where there is nothing to compare with.
+/// A share; 0 if the whole is 0.
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
@@ -65,8 +65,8 @@ fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// Compares the hints of two recordings of one program on one machine, which both inputs name.
-/// `policy`: hop-sensitive, or (for all others) uniform.
+/// Compares the hints of two recordings of one program on the machine that both inputs name. `policy`: hop-sensitive,
+/// or (for all others) uniform.
 pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality {
     let equation = match policy {
         Policy::HopSensitive => Equation::HopSensitive,
@@ -85,7 +85,7 @@ pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality 
                 && subject(ours.tables, other).is_some_and(|other| means(&own, &other, group.kind))
         });
         let other = found.map(|position| unmatched.remove(position));
-        // Objects too large to be kept page by page are compared by the larger unit of the two.
+        // Objects too large to be kept page by page are compared in the larger of both units.
         let unit = [Some(group), other]
             .into_iter()
             .flatten()
@@ -128,8 +128,8 @@ fn placeable<'a>(input: &Input<'a>) -> Vec<&'a ObjectGroup> {
         .collect()
 }
 
-/// Is it the program's own static data, or does the program's own code allocate it? All is, where the program is not
-/// known.
+/// True for the program's own static data, for what the program's own code allocates, and for all if the program is
+/// unknown.
 fn is_of_program(input: &Input, group: &ObjectGroup) -> bool {
     let executable = &input.program.executable;
     let file_name = |module: Option<ModuleId>| {

@@ -1,8 +1,8 @@
 //! Several recordings of one program.
 //!
-//! Recordings of different inputs get one plan that holds for all ([`crate::several_inputs`]). Recordings of the same input
-//! under different layouts are compared: what threads elsewhere would miss no recording says, since they would share
-//! other caches. So each recording has a plan of its own, and the quickest is taken.
+//! Recordings of different inputs get one plan that holds for all ([`crate::several_inputs`]). Recordings of the same
+//! input under different thread layouts are compared. No recording says what its threads would miss elsewhere, where
+//! they would share other caches. So each recording gets a plan of its own, and the quickest is taken.
 
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -21,15 +21,15 @@ use crate::parameters::{Parameters, Policy};
 use crate::planner::Planner;
 use crate::replay::Replays;
 
-/// Another recording than the first has to take so much less time: two tracings of the same thing differ by
-/// some percent, by how their threads happened to take turns.
+/// Share of the time by which another recording than the first has to be quicker. Two traces of the same program differ
+/// by some percent, by how their threads happened to take turns.
 pub const MARGIN: f64 = 0.03;
-/// What takes so much longer than another recording under its plan is looked into no further, where neither first
-/// touch nor any other rule for all objects brings it nearer.
+/// A recording gets no plan if its times under first touch and all other simple rules are more than this many times the
+/// time of another recording under its plan.
 pub const WORTH_A_LOOK: f64 = 1.25;
 
-/// A recording, and what it was weighed by: times of runs whose parallel part is [`Choice::runtime_scale`] times as
-/// long as recorded.
+/// A recording and its predicted times, for runs whose parallel part is [`Choice::runtime_scale`] times as long as
+/// recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct WeighedRecording {
     /// The recording's folder.
@@ -38,28 +38,28 @@ pub struct WeighedRecording {
     pub threads: Option<&'static str>,
     /// How times were predicted.
     pub by: Judged,
-    /// Under first touch.
+    /// Time under first touch.
     pub first_touch_ns: f64,
-    /// Under its plan; null: it was not looked into.
+    /// Time under its plan; null: no plan was made.
     pub planned_ns: Option<f64>,
-    /// Its plan was chosen.
+    /// True if its plan was chosen.
     pub chosen: bool,
-    /// Its plan; none: it was not looked into.
+    /// Its plan; none: no plan was made.
     #[serde(skip)]
     pub planned: Option<DecidedPlan>,
 }
 
-/// The recordings that were weighed against each other, of which one's plan is taken.
+/// Recordings that were compared; the plan of one of them is taken.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Choice {
-    /// All of them, in the order in which they were named.
+    /// All recordings, in the order in which they were named.
     pub recordings: Vec<WeighedRecording>,
-    /// The parallel part of the runs that they were weighed for is so many times as long as recorded.
+    /// Times are for runs whose parallel part is this many times as long as recorded.
     pub runtime_scale: f64,
 }
 
 impl Choice {
-    /// Takes the quickest.
+    /// Chooses the quickest recording.
     fn of(mut recordings: Vec<WeighedRecording>, runtime_scale: f64) -> Self {
         let times = recordings
             .iter()
@@ -79,10 +79,10 @@ impl Choice {
     }
 }
 
-/// Do recordings of one program differ in what it was given to do, or by how many threads?
+/// True if recordings of one program differ in arguments, or in numbers of threads.
 ///
 /// # Errors
-/// They are of different programs, or of several.
+/// The recordings are of different programs, or one is of several programs.
 pub fn differ_in_input(analyses: &[Analysis], machine: &Machine) -> Result<bool, Error> {
     let planners = analyses.iter();
     let planners: Vec<Planner> = planners
@@ -102,10 +102,10 @@ pub fn differ_in_input(analyses: &[Analysis], machine: &Machine) -> Result<bool,
     Ok(differ)
 }
 
-/// Makes a plan of each recording that may be the quickest, and takes the quickest.
+/// Makes a plan for each recording that may be the quickest, and chooses the quickest.
 ///
 /// # Errors
-/// Recordings whose times can't be compared, or cannot be predicted.
+/// The recordings' times can't be compared, or can't be predicted.
 pub fn choose(
     analyses: &[Analysis],
     machine: &Machine,
@@ -166,8 +166,8 @@ pub fn choose(
     Ok(Choice::of(recordings, parameters.runtime_scale))
 }
 
-/// Makes the plan of a recording, unless it takes longer than `limit_ns` under all simple rules; `touch_ns`: how long it
-/// takes under first touch, as far as it was replayed.
+/// Makes the plan of a recording, unless it takes longer than `limit_ns` under all simple rules. `touch_ns`: replayed
+/// time under first touch, none if the recording can't be replayed.
 fn weigh(
     (analysis, planner, program): (&Analysis, &Planner, &Input),
     limit_ns: f64,
@@ -214,7 +214,7 @@ fn incomparable(message: String) -> Error {
     Error::Incomparable(message)
 }
 
-/// Refuses recordings of which some can be replayed and others can't.
+/// Refuses recordings if some can be replayed and others can't.
 fn replayed_alike(
     analyses: &[Analysis],
     touch_ns: &[Option<f64>],
@@ -243,7 +243,7 @@ fn replayed_alike(
     Ok(())
 }
 
-/// Position of the least time, or of the first where that is not less by the margin.
+/// Position of the least time; the first position unless the least time is less by [`MARGIN`].
 fn quickest(times_ns: &[f64]) -> usize {
     let least = times_ns
         .iter()
@@ -253,7 +253,7 @@ fn quickest(times_ns: &[f64]) -> usize {
     less.map_or(0, |(position, _)| position)
 }
 
-/// Where the threads of a recording ran, if the layout has a name.
+/// The layout of a recording's threads, if the layout has a name.
 fn layout(analysis: &Analysis, machine: &Machine) -> Option<Layout> {
     let recording = &analysis.recording;
     let said = pinned_layout(recording.metadata.thread_placement);
@@ -263,7 +263,7 @@ fn layout(analysis: &Analysis, machine: &Machine) -> Option<Layout> {
     })
 }
 
-/// The same of a recording of a run on this machine.
+/// The program of a recording that was made on this machine's CPUs and passes [`one_program`].
 fn only_program<'a>(
     analysis: &Analysis,
     planner: &'a Planner<'_>,
@@ -282,7 +282,7 @@ fn only_program<'a>(
     Ok(program)
 }
 
-/// The program of a recording that is whole and of one program.
+/// The program of a recording of a whole run, which has to be of one program only.
 fn one_program<'a>(analysis: &Analysis, planner: &'a Planner<'_>) -> Result<Input<'a>, Error> {
     let recording = &analysis.recording;
     if !recording.is_complete() || recording.metadata.attached.is_some() {
@@ -308,7 +308,7 @@ fn one_program<'a>(analysis: &Analysis, planner: &'a Planner<'_>) -> Result<Inpu
     Ok(programs.remove(0))
 }
 
-/// Are both the same build of the same program?
+/// True if both are the same build of the same program.
 fn is_build_of(one: &Input, other: &Input) -> bool {
     let (ours, theirs) = (&one.program, &other.program);
     ours.executable == theirs.executable && ours.build_id == theirs.build_id
@@ -325,7 +325,7 @@ fn teams(input: &Input) -> Vec<(String, usize)> {
     teams
 }
 
-/// Refuses recordings of different programs, or builds.
+/// Refuses recordings of different programs or builds.
 fn same_build(
     (first, first_program): (&Analysis, &Input),
     (other, program): (&Analysis, &Input),
@@ -349,7 +349,7 @@ fn same_build(
     )))
 }
 
-/// Refuses recordings that were not made alike.
+/// Refuses recordings that were made in different ways.
 fn comparable(first: &Analysis, other: &Analysis, machine: &Machine) -> Result<(), Error> {
     let folders = [first, other].map(|one| one.recording.folder.display().to_string());
     let [a, b] = &folders;

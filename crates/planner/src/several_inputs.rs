@@ -1,9 +1,9 @@
 //! Several recordings of one program with different inputs, or teams of different sizes: one plan that holds for all.
 //!
-//! One recording does not tell what of a pattern depends on the input: a block may be a share of the array, or have a
-//! fixed size; page runs may grow with the array, or have nothing to do with its size. So each plan is translated to the
-//! other recordings as a run would carry it, and its time is predicted there. Object by object, the
-//! decision is taken that gives the least mean time over all recordings, each as a part of its time under first touch.
+//! One recording does not show what of a pattern depends on the input. A block may be a share of the array, or have a
+//! fixed size; page runs may grow with the array, or have nothing to do with its size. So each plan is translated to
+//! the other recordings, as for a run, and its time is predicted there. Each object gets the decision with the least
+//! mean time over all recordings, where times are shares of the time under first touch.
 
 use std::path::PathBuf;
 
@@ -22,38 +22,38 @@ use crate::planner::Planner;
 use crate::prediction::{Prediction, predict};
 use crate::translated::translated;
 
-/// Another decision about an object has to take so much less of the mean time.
+/// Decrease of the mean time for which another decision about an object is taken.
 const GAIN_MIN: f64 = 0.01;
-/// The plan of another recording than the first has to take so much less of it.
+/// Decrease of the mean time for which the plan of another recording than the first is taken.
 const FIRST_MARGIN: f64 = 0.01;
-/// A decision holds for an input if it makes at most so much less of an object's accesses local than the plan of that
-/// input alone.
+/// A decision holds for an input if the local share of its accesses is at most this much less than under the plan of
+/// that input alone.
 const HOLDS_MARGIN: f64 = 0.1;
-/// Objects, the costliest first, for which other decisions are tried.
+/// Most objects for which other decisions are tried, the costliest first.
 const OBJECTS_MAX: usize = 24;
 
-/// A recording among several with different inputs.
+/// One of several recordings with different inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct OfInput {
     /// The recording's folder.
     pub recording: PathBuf,
     /// Arguments of the program; empty where they were redacted.
     pub arguments: Vec<String>,
-    /// Threads of the program.
+    /// Number of threads of the program.
     pub threads: usize,
     /// Predicted time under first touch.
     pub first_touch_ns: f64,
-    /// The same under the plan of this recording alone.
+    /// Predicted time under the plan of this recording alone.
     pub own_plan_ns: f64,
-    /// The same under the plan for all.
+    /// Predicted time under the plan for all inputs.
     pub planned_ns: f64,
-    /// Share of its accesses that is local under first touch.
+    /// Share of its accesses that are local under first touch.
     pub local_before: f64,
-    /// The same under the plan for all.
+    /// Share of its accesses that are local under the plan for all inputs.
     pub local_after: f64,
 }
 
-/// What the recordings tell of a decision.
+/// What the recordings show about a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Evidence {
@@ -63,22 +63,23 @@ pub enum Evidence {
     SameSize,
     /// The object's size follows the input, or its users do, and the decision holds for all.
     Holds,
-    /// With at least one input far fewer accesses are local than under the plan of that input alone.
+    /// With at least one input, far fewer accesses are local than under the plan of that input alone.
     DependsOnInput,
 }
 
 /// An object of the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct AcrossObject {
-    /// What it is called in the recording whose plan was taken.
+    /// The object's name in the recording whose plan was taken.
     pub name: String,
-    /// Where its pages go, as plans write it.
+    /// Placement of its pages, as plan files write it.
     pub placement: String,
-    /// What the recordings tell.
+    /// What the recordings show about the decision.
     pub evidence: Evidence,
-    /// By recording: the largest object's bytes; null where it is not accessed.
+    /// By recording: size of the largest object in bytes; null where the object is not accessed.
     pub size_bytes: Vec<Option<u64>>,
-    /// By recording: share of accesses that is local under the plan for all; null where it is not accessed.
+    /// By recording: share of accesses that are local under the plan for all inputs; null where the object is not
+    /// accessed.
     pub local: Vec<Option<f64>>,
 }
 
@@ -91,12 +92,12 @@ pub struct AcrossInputs {
     pub base: usize,
     /// The objects that the plan places.
     pub objects: Vec<AcrossObject>,
-    /// The plan.
+    /// The plan, with its prediction.
     #[serde(skip)]
     pub planned: DecidedPlan,
 }
 
-/// A recording with its program, and its plan alone.
+/// A recording's program, and the plan of this recording alone.
 struct One<'a> {
     input: &'a Input<'a>,
     model: Model<'a>,
@@ -104,7 +105,7 @@ struct One<'a> {
 }
 
 impl One<'_> {
-    /// A plan in terms of this recording; of its own plans, the plan itself.
+    /// A plan in terms of this recording, and the positions of its decisions in `plan`; its own plan stays as it is.
     fn of(&self, plan: &Plan, is_own: bool) -> Result<(Plan, Vec<usize>), Error> {
         if is_own {
             return Ok((plan.clone(), (0..plan.decisions.len()).collect()));
@@ -123,7 +124,7 @@ impl One<'_> {
 /// Makes one plan for all recordings, which are of one program. `threads` is the layout to assume.
 ///
 /// # Errors
-/// No time can be predicted for the machine, or a recording can't be read.
+/// No time can be predicted on the machine, or a recording can't be read.
 pub fn plan_for_all(
     analyses: &[Analysis],
     machine: &Machine,
@@ -180,7 +181,7 @@ pub fn plan_for_all(
     })
 }
 
-/// Mean over the recordings of a plan's time, as a part of the time under first touch.
+/// Mean over the recordings of a plan's time, as a share of the time under first touch.
 fn mean_time(all: &[One], base: usize, plan: &Plan) -> Result<f64, Error> {
     let mut sum = 0.0;
     for (number, one) in all.iter().enumerate() {
@@ -191,8 +192,8 @@ fn mean_time(all: &[One], base: usize, plan: &Plan) -> Result<f64, Error> {
     Ok(sum / all.len() as f64)
 }
 
-/// The plan of one recording with, object by object, the decision that gives the least mean time over all; and that
-/// time.
+/// The least mean time over all recordings, and the plan that gives it: the plan of one recording, with the best
+/// decision for each object.
 fn refined(all: &[One], base: usize, parameters: &Parameters) -> Result<(f64, Plan), Error> {
     let one = &all[base];
     let by_pattern = crate::decide(Policy::Object, one.input, parameters);
@@ -215,7 +216,7 @@ fn refined(all: &[One], base: usize, parameters: &Parameters) -> Result<(f64, Pl
             match (at, other) {
                 (Some(at), Some(other)) => changed.decisions[at] = other,
                 (Some(at), None) => drop(changed.decisions.remove(at)),
-                // Before what places unmatched memory.
+                // Before the decision about unmatched memory.
                 (None, Some(other)) => changed.decisions.insert(0, other),
                 (None, None) => continue,
             }
@@ -228,7 +229,7 @@ fn refined(all: &[One], base: usize, parameters: &Parameters) -> Result<(f64, Pl
     Ok((least, plan))
 }
 
-/// Other decisions about the objects of a subject than a plan's; none: they are left to first touch.
+/// Alternatives to a plan's decision about a subject; `None` among them: first touch.
 fn alternatives(plan: &Plan, by_pattern: &Plan, subject: &Subject) -> Vec<Option<Decision>> {
     let of = |plan: &Plan| {
         let mut decisions = plan.decisions.iter();
@@ -262,8 +263,8 @@ fn alternatives(plan: &Plan, by_pattern: &Plan, subject: &Subject) -> Vec<Option
     others
 }
 
-/// Placements that are the same at the recorded size and team, and differ at others: equal shares, and blocks of a fixed
-/// size.
+/// The placement that is equal at the recorded size and team, and differs at others: fixed blocks for equal shares, or
+/// the reverse.
 fn resized(placement: &Placement, subject: &Subject, teams: &[Team]) -> Option<Placement> {
     let size_bytes = match subject {
         Subject::Symbol { size_bytes, .. } | Subject::CallSite { size_bytes, .. } => *size_bytes,
@@ -290,7 +291,8 @@ fn resized(placement: &Placement, subject: &Subject, teams: &[Team]) -> Option<P
     }
 }
 
-/// Accesses, those of them that are local, and size of the objects of each of a plan's decisions.
+/// For each of a plan's decisions: local share of its objects' accesses, largest size and groups; none without
+/// accesses.
 fn by_decision(
     prediction: &Prediction,
     origins: &[usize],
@@ -316,7 +318,7 @@ fn by_decision(
         .collect()
 }
 
-/// What the plan comes to in each recording, and for each of its objects; the plan's decisions say it, too.
+/// Results of the plan for each recording and for each of its objects. Adds the evidence to the decisions' reasons.
 fn described(
     all: &[One],
     base: usize,
@@ -390,7 +392,7 @@ fn described(
 }
 
 impl Evidence {
-    /// For people, after what a decision does.
+    /// Words for messages, after the reason of a decision.
     pub fn words(self) -> &'static str {
         match self {
             Self::OneInput => "accessed with one input only",

@@ -1,7 +1,7 @@
-//! What speaks against the simple policies where one of them seems to make a program quicker than `auto`'s plan does.
+//! Notes on simple policies that seem to make a program quicker than `auto`'s plan does.
 //!
-//! A plan of single pages fits the samples that it was made from, chance included, and is judged by the same ones. What it is worth
-//! shows with samples that it was not made from: the plan that the policy makes of half of them ([`Attribution::resampled`]) is
+//! A plan of single pages fits the samples that it was made from, chance included, and is judged by the same samples.
+//! Its worth shows with other samples: the plan that a policy makes from half of them ([`Attribution::resampled`]) is
 //! predicted with the other half.
 //!
 //! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
@@ -15,11 +15,11 @@ use crate::context::Input;
 use crate::decide::decide;
 use crate::parameters::{Parameters, Policy};
 
-/// A simple policy is told of where its plan seems quicker by more than this share of the time.
+/// A note names a simple policy if its plan seems quicker by more than this share of the time.
 const QUICKER: f64 = 0.005;
 
-/// Why a plan of `auto`, made from samples, is not that of the simple policy that seems quickest; none where none seems
-/// quicker.
+/// Note that says why a plan of `auto`, made from samples, is not that of the simple policy that seems quickest; none
+/// if no simple policy seems quicker.
 pub(crate) fn note(plan: &Plan, input: &Input, parameters: &Parameters) -> Option<String> {
     let model = Model::new(input, parameters)?;
     let simple = Policy::ALL.into_iter().filter(|&one| one != Policy::Auto);
@@ -51,14 +51,14 @@ pub(crate) fn note(plan: &Plan, input: &Input, parameters: &Parameters) -> Optio
     ))
 }
 
-/// By how much of the time under `plan` another differs from it, in runs that plans are for.
+/// Difference between the times under `other` and under `plan`, as a share of the latter, in runs that plans are for.
 fn change(model: &Model, other: &Plan, plan: &Plan) -> f64 {
     let [other_ns, planned_ns] =
         [other, plan].map(|plan| model.expected_times(plan).0[1].planned_ns);
     other_ns / planned_ns.max(1.0) - 1.0
 }
 
-/// By how much of the time under `plan` a policy's plans of half of the samples differ from it with the other half: the median.
+/// The same difference between a policy's plans from half of the samples and `plan`, with the other half: the median.
 fn change_with_other_samples(
     policy: Policy,
     plan: &Plan,
@@ -91,8 +91,8 @@ mod tests {
     use crate::making::Samples;
     use crate::{Analysis, Parameters, Planner, Policy};
 
-    /// What is said of simple policies about a program's grid, each of whose pages has samples of one thread, that many, the
-    /// thread chosen by chance.
+    /// Notes of a plan for a program with a grid. Each page of the grid has `samples` samples of one thread chosen by
+    /// chance.
     fn notes(samples: f32) -> Vec<String> {
         let folder = TempDir::new().unwrap();
         let recording = folder.path().join("r");
@@ -133,7 +133,7 @@ mod tests {
             unseen.contains("with samples that it was not made from"),
             "{note}"
         );
-        // To spread pages by chance relieves memory and links, whoever uses them.
+        // Spreading pages by chance relieves memory and links, whichever threads use them.
         let percent = |words: &str| {
             let mut numbers = words
                 .split(' ')

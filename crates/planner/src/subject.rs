@@ -34,8 +34,8 @@ fn frames(tables: &Tables, call_site: CallSiteId) -> Vec<CallSiteFrame> {
         .collect()
 }
 
-/// How a group's objects are recognised; none for what no plan can place (stacks, file mappings,
-/// objects whose stack was left out, nearpage's own data).
+/// The subject by which a plan recognises a group's objects; none for objects that no plan can place (stacks, file
+/// mappings, objects whose stack was left out, nearpage's own data).
 pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
     match (&group.name, group.kind) {
         (ObjectName::CallSite(call_site), ObjectKind::Heap | ObjectKind::Mapping) => {
@@ -72,7 +72,7 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
                 size_bytes: group.size_bytes,
             })
         }
-        // Not the kernel's own, nor generated.
+        // Names in brackets: the kernel's code, and generated code.
         (ObjectName::Other(name), ObjectKind::Code) if !name.starts_with('[') => {
             let mut modules = tables.modules.iter();
             let module = modules.find(|module| module.file_name() == name);
@@ -86,8 +86,8 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
     }
 }
 
-/// Does a plan's subject mean the objects that `own`, a group's subject, means? Order and thread pick among the
-/// objects of a group: they are looked at where the group is about one of them.
+/// True if a plan's subject means the objects that `own`, a group's subject, means. Order and thread are compared only
+/// if both subjects have them.
 pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool {
     match (subject, own) {
         (
@@ -148,8 +148,8 @@ pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool 
     }
 }
 
-/// Positions of a plan's decisions about a group, which is recognised as `own`; what is placed with unmatched memory has
-/// none.
+/// Positions of a plan's decisions about a group, which is recognised as `own`. Groups of too few pages are placed with
+/// unmatched memory and have none.
 pub(crate) fn decisions_about(
     plan: &Plan,
     context: &Context,

@@ -1,4 +1,4 @@
-//! Which node's memory the accesses of which node's CPUs go to, under first touch and under a plan.
+//! Accesses by the CPU's node and the memory's node, under first touch and under a plan.
 
 use nearpage_plan::{Decision, Plan};
 
@@ -34,7 +34,7 @@ impl Count for Flows {
 }
 
 impl Flows {
-    /// Adds them to others, scaled to so many accesses.
+    /// Adds the flows to others, scaled to a number of accesses.
     fn add_to(&self, others: &mut [Vec<f64>], accesses: f64) {
         let factor = accesses / self.all.max(f64::MIN_POSITIVE);
         for (row, others) in self.sums.iter().zip(others) {
@@ -45,7 +45,7 @@ impl Flows {
     }
 }
 
-/// The traffic that a plan predicts, of the objects of its `prediction`.
+/// The predicted traffic under first touch and under a plan, for the objects of its `prediction`.
 pub fn traffic(plan: &Plan, input: &Input, prediction: &Prediction) -> Traffic {
     let mut context = Context::new(input);
     context.page_bytes = plan.page_bytes.max(1);

@@ -1,8 +1,7 @@
-//! A plan of one recording in the terms of another: of another input, or of a team of another size.
+//! A plan of one recording in the terms of another recording, with another input or a team of another size.
 //!
 //! Patterns over threads are dealt to the threads of a run when the plan is translated. So the plan is translated for
-//! the recorded run, as `run` translates it for a new one, and each object's decision becomes the nodes that its pages
-//! get.
+//! the recorded run, as `run` translates it for a new run. Each object's decision becomes the nodes that its pages get.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,14 +22,14 @@ use crate::subject::subject;
 
 /// A plan in the terms of another recording.
 pub(crate) struct Translated {
-    /// Its decisions are about objects of that recording, its owners are nodes.
+    /// The plan, whose decisions are about objects of the other recording and whose owners are nodes.
     pub plan: Plan,
-    /// By decision: the position of the plan's own decision.
+    /// By decision: the position of the original plan's decision.
     pub origins: Vec<usize>,
 }
 
 impl Translated {
-    /// Names decisions and placements of a prediction of this as the plan itself does.
+    /// Names decisions and placements, in a prediction of the translated plan, as the original plan does.
     pub fn name_decisions(&self, plan: &Plan, prediction: &mut Prediction) {
         for object in &mut prediction.objects {
             for at in &mut object.decisions {
@@ -44,7 +43,7 @@ impl Translated {
     }
 }
 
-/// What a rule says of an object.
+/// The decision and the pages that a rule gives an object.
 struct Taken {
     decision: usize,
     pages: Vec<PlacedPages>,
@@ -53,7 +52,7 @@ struct Taken {
 /// Translates a plan for the recorded run of `input`. Phases, online migration and copies of code are left out.
 ///
 /// # Errors
-/// The plan names nodes or teams that there are not.
+/// The plan names nodes or teams that do not exist.
 pub(crate) fn translated(plan: &Plan, input: &Input) -> Result<Translated, Error> {
     let context = Context::new(input);
     let taken = taken(plan, input, &context)?;
@@ -81,7 +80,7 @@ pub(crate) fn translated(plan: &Plan, input: &Input) -> Result<Translated, Error
             });
         }
     }
-    // It has no size.
+    // Unmatched memory has no size that could differ.
     let mut decisions = plan.decisions.iter();
     if let Some(at) = decisions.position(|decision| decision.subject == Subject::Unmatched) {
         found.origins.push(at);
@@ -90,7 +89,7 @@ pub(crate) fn translated(plan: &Plan, input: &Input) -> Result<Translated, Error
     Ok(found)
 }
 
-/// What becomes of the objects of a group: the plan's decision, and subject and placement in terms of the group.
+/// Decisions about the objects of a group: position in the plan, and subject and placement in terms of the group.
 fn of_group(
     plan: &Plan,
     context: &Context,
@@ -138,7 +137,7 @@ fn of_group(
     used.iter().filter_map(of_one).collect()
 }
 
-/// A placement with its pages on nodes; none: pages stay where they are touched first.
+/// A placement with its pages on nodes; none if pages stay where they are touched first.
 fn on_nodes(
     placement: &Placement,
     object: &Object,
@@ -182,7 +181,7 @@ fn on_nodes(
     }
 }
 
-/// What the plan's rules say of the process's objects with accesses.
+/// Decisions and pages that the plan's rules give the process's accessed objects.
 fn taken(plan: &Plan, input: &Input, context: &Context) -> Result<HashMap<ObjectId, Taken>, Error> {
     let machine = input.machine;
     let mut of_node: BTreeMap<NodeId, CpuId> = BTreeMap::new();

@@ -1,11 +1,11 @@
-//! What turning logs into tables costs: the constants of `src/convert.rs`.
+//! Measures the cost of converting logs to tables: the constants of `src/convert.rs`.
 //!
 //! ```text
 //! cargo run --release -p nearpage-recording --example conversion_cost -- [MODULE…]
 //! ```
-//! Elapsed time of the first `Recording::open` of made-up logs, less that of the second, median of 5;
-//! per access, per byte of allocation log, and per byte of MODULE (default: this program), which is
-//! mapped by a process with an access and a call site in it.
+//! The cost is the elapsed time of the first `Recording::open` of made-up logs, less that of the second, median of 5.
+//! It is given per access, per byte of allocation log, and per byte of MODULE (default: this program), which is mapped
+//! by a process that has an access and a call site in it.
 
 #[path = "../tests/making/mod.rs"]
 mod making;
@@ -20,7 +20,7 @@ use nearpage_wire::allocation_log::{BLOCK_BYTES, Kind};
 const CODE: u32 = 5;
 const PROGRAM: u64 = 0x40_0000;
 
-/// What a made-up recording has.
+/// Contents of a made-up recording.
 #[derive(Clone, Copy, Default)]
 struct Amount<'a> {
     accesses: u64,
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Median time of the conversion, and bytes of its allocation log.
+/// Median time of the conversion in milliseconds, and bytes of the allocation log.
 fn milliseconds(amount: Amount) -> Result<(f64, u64), Box<dyn std::error::Error>> {
     let (mut times, mut log_bytes) = (Vec::new(), 0);
     for _ in 0..5 {

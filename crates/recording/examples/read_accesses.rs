@@ -1,4 +1,4 @@
-//! How fast accesses are read: `read_accesses FOLDER [THREADS]`, after the tables are in memory.
+//! Measures how fast accesses are read, after the tables are in memory: `read_accesses FOLDER [THREADS]`.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,8 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// User and system time of this process, from ticks of 10 ms: unlike elapsed time it holds on a busy
-/// machine.
+/// User and system time of this process, from ticks of 10 ms. Unlike elapsed time, it is valid on a busy machine.
 fn cpu_seconds() -> Result<f64, Box<dyn std::error::Error>> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields = stat

@@ -1,13 +1,13 @@
-//! How fast a trace is decoded and its pages are looked up, as a simulator reads it:
-//! `read_trace FOLDER`, one thread of the trace after the other on one CPU; then its accesses, and
-//! the statistics of a report. CPU time, which holds on a busy machine.
+//! Measures how fast a trace is decoded and its pages are looked up, as a simulator reads it: `read_trace FOLDER`. The
+//! threads of the trace are read one after the other on one CPU; then come its accesses, and the statistics of a
+//! report. Figures are CPU time, which is valid on a busy machine.
 
 use std::path::Path;
 
 use nearpage_recording::trace::{StepBatch, Steps};
 use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
 
-/// Time on a CPU so far, of this thread.
+/// CPU time of this thread so far.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text.split(' ').next().and_then(|text| text.parse().ok());

@@ -3,14 +3,13 @@
 //! ```text
 //! cargo run -p nearpage-recording --example synthetic -- FOLDER [ACCESSES [THREADS [OBJECTS [FOOTPRINT_GIB [RANKS]]]]]
 //! ```
-//! Defaults: 100 million accesses, 64 threads, a million objects, 64 GiB, four nodes. With RANKS the folder is a job of so
-//! many such recordings, 64 to a host, whose accesses differ by chance.
+//! Defaults: 100 million accesses, 64 threads, a million objects, 64 GiB, four nodes. With RANKS, the folder is a job
+//! with this number of such recordings, 64 per host, whose accesses differ by chance.
 //!
-//! Three large heap objects share the footprint with the small ones: `block` (each thread its own
-//! contiguous share), `cyclic` (pieces of 1 MiB dealt to the threads in turn) and `shared` (all
-//! threads everywhere, loads only); each has its own call site, a tenth of all accesses is spread
-//! over the small objects, and each of those belongs to one thread. Accesses are exact, in order of
-//! time; the same arguments make the same recording.
+//! Three large heap objects share the footprint with the small objects: `block` (each thread its own contiguous share),
+//! `cyclic` (pieces of 1 MiB dealt to the threads in turn) and `shared` (all threads everywhere, loads only). Each of
+//! the three has its own call site. A tenth of all accesses is spread over the small objects, each of which belongs to
+//! one thread. Accesses are exact and in order of time; equal arguments make equal recordings.
 
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -64,11 +63,11 @@ struct Synthetic {
     threads: u64,
     objects: u64,
     footprint_bytes: u64,
-    /// Of a job: which rank, of how many.
+    /// Rank and number of ranks, if the recording belongs to a job.
     rank: Option<(u32, u32)>,
 }
 
-/// Ranks of a job on a host.
+/// Ranks of a job per host.
 const RANKS_PER_HOST: u32 = 64;
 
 impl Synthetic {
@@ -76,7 +75,7 @@ impl Synthetic {
         self.objects - 3
     }
 
-    /// Small objects take a sixteenth of the footprint, and each whole cache lines.
+    /// Small objects take a sixteenth of the footprint in all; each takes whole cache lines.
     fn small_bytes(&self) -> u64 {
         (self.footprint_bytes / 16 / self.small_objects()).max(64) & !63
     }
@@ -121,7 +120,7 @@ impl Synthetic {
         let tenth = random.below(10);
         let (address, kind, site) = match tenth {
             0 => {
-                // A small object of this thread's own.
+                // A small object that belongs to this thread.
                 let of_thread = self.small_objects() / self.threads;
                 let object =
                     (random.below(of_thread.max(1)) * self.threads + thread) % self.small_objects();
@@ -251,7 +250,7 @@ impl Synthetic {
         }
     }
 
-    /// Through TOML, so that a field added to [`Machine`] takes its default here.
+    /// Made from TOML, so that a field added to [`Machine`] takes its default here.
     fn machine(&self) -> Machine {
         let per_node = self.threads.div_ceil(NODES);
         let mut text =

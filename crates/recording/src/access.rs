@@ -1,4 +1,4 @@
-//! Accesses, one and many.
+//! One memory access ([`Access`]), and many accesses in columns ([`AccessBatch`]).
 
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_perf_abi::data_src;
@@ -20,7 +20,7 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
-    /// The kind with this number, as files have it.
+    /// Decodes the number that files store.
     pub fn from_number(number: u8) -> Option<Self> {
         use AccessKind::*;
         [Load, Store, Fetch].get(usize::from(number)).copied()
@@ -37,11 +37,11 @@ impl From<data_src::Operation> for AccessKind {
     }
 }
 
-/// What served an access.
+/// Cache or memory that served an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// The source cannot tell (the clock).
+    /// Not measured: the clock source knows neither latency nor level.
     Unknown = 0,
     /// First-level cache.
     L1 = 1,
@@ -49,7 +49,7 @@ pub enum Level {
     L2 = 2,
     /// Third-level cache.
     L3 = 3,
-    /// Line fill buffer: the line was on its way.
+    /// Line fill buffer: the cache line was already requested.
     LineFillBuffer = 4,
     /// Memory of the CPU's own node.
     LocalMemory = 5,
@@ -60,7 +60,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level with this number, as files have it.
+    /// Decodes the number that files store.
     pub fn from_number(number: u8) -> Option<Self> {
         use Level::*;
         [
@@ -105,12 +105,12 @@ pub enum Source {
     Pmu = 1,
     /// Misses that the tracer's cache filter let through: `weight` is 1.
     Tracer = 2,
-    /// Samples taken by a timer signal inside the program: as the clock's.
+    /// Samples taken by a timer signal inside the program; `weight` and `cost_ns` are as for clock samples.
     Signal = 3,
 }
 
 impl Source {
-    /// As metadata and the command line write it.
+    /// Spelling in metadata and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Clock => "clock",
@@ -120,8 +120,8 @@ impl Source {
         }
     }
 
-    /// Does an access come with its latency and the cache level that served it? What a clock or a timer signal
-    /// interrupts comes with neither: `cost_ns` is the sampling period.
+    /// Whether accesses come with their latency and the cache level that served them. Clock and timer signal measure
+    /// neither: their `cost_ns` is the sampling period.
     pub fn measures_latency(self) -> bool {
         match self {
             Self::Pmu | Self::Tracer => true,
@@ -130,18 +130,18 @@ impl Source {
     }
 }
 
-/// How surely the instruction is known.
+/// How precisely a sample identifies the accessing instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Resolution {
-    /// One instruction.
+    /// Exactly one instruction.
     Exact = 0,
-    /// One of the memory instructions of a straight-line run, which share the weight (emulators).
+    /// One of several memory instructions in a straight-line run, which share the weight (under emulators).
     Block = 1,
 }
 
 impl Resolution {
-    /// The resolution with this number, as files have it.
+    /// Decodes the number that files store.
     pub fn from_number(number: u8) -> Option<Self> {
         use Resolution::*;
         [Exact, Block].get(usize::from(number)).copied()
@@ -151,29 +151,29 @@ impl Resolution {
 /// One observed memory access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Access {
-    /// CLOCK_MONOTONIC.
+    /// Time by CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Thread that made it.
+    /// Thread that made the access.
     pub thread: ThreadIndex,
-    /// CPU it ran on.
+    /// CPU that the thread ran on.
     pub cpu: CpuId,
     /// Virtual address accessed.
     pub address: u64,
-    /// Address of the instruction that accessed it.
+    /// Address of the accessing instruction.
     pub instruction: u64,
     /// Load, store or fetch.
     pub kind: AccessKind,
-    /// What served it.
+    /// Cache or memory that served the access.
     pub level: Level,
-    /// How surely the instruction is known.
+    /// How precisely `instruction` is known.
     pub resolution: Resolution,
-    /// Bytes from the sampled instruction pointer back to `instruction` (0: the sampled one itself).
+    /// Bytes from the sampled instruction pointer back to `instruction` (0: the sampled instruction itself).
     pub skid_bytes: i8,
-    /// How many accesses it stands for.
+    /// Number of accesses that this sample stands for.
     pub weight: f32,
-    /// Time lost to it, in nanoseconds.
+    /// Time lost to the access, in nanoseconds.
     pub cost_ns: f32,
-    /// Node of the page when it was sampled, where it was asked for.
+    /// Node of the page at the time of the sample, if the sampler asked for the node.
     pub page_node: Option<NodeId>,
 }
 
@@ -196,7 +196,7 @@ pub struct AccessBatch {
 }
 
 impl AccessBatch {
-    /// Number of accesses: the length of the columns that were read.
+    /// Number of accesses: the length of the longest column, as columns that were not read stay empty.
     pub fn len(&self) -> usize {
         let wide = [
             self.time_ns.len(),
@@ -219,7 +219,7 @@ impl AccessBatch {
             .unwrap_or_default()
     }
 
-    /// Has it none?
+    /// Whether there are no accesses.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -240,7 +240,7 @@ impl AccessBatch {
         self.page_node.extend_from_slice(&other.page_node);
     }
 
-    /// Appends these rows of the wanted columns of `other`, a column at a time.
+    /// Appends the given rows of the selected columns of `other`.
     pub(crate) fn gather(&mut self, other: &Self, rows: &[u32], columns: ColumnSelection) {
         fn column<T: Copy>(wanted: bool, to: &mut Vec<T>, from: &[T], rows: &[u32]) {
             if wanted {
@@ -256,7 +256,7 @@ impl AccessBatch {
         gather!(level, resolution, skid_bytes, weight, cost_ns, page_node);
     }
 
-    /// Leaves the rows that are chosen, of the columns that were read.
+    /// Keeps only the chosen rows, in every column that was read.
     pub fn retain(&mut self, is_chosen: impl Fn(&Self, usize) -> bool) {
         fn column<T: Copy>(column: &mut Vec<T>, rows: &[u32]) {
             if !column.is_empty() {
@@ -278,7 +278,7 @@ impl AccessBatch {
         retain!(level, resolution, skid_bytes, weight, cost_ns, page_node);
     }
 
-    /// Appends all of these, a column at a time.
+    /// Appends all rows, a column at a time.
     pub fn extend(&mut self, rows: &[Access]) {
         self.time_ns.extend(rows.iter().map(|row| row.time_ns));
         self.thread.extend(rows.iter().map(|row| row.thread));
@@ -297,7 +297,7 @@ impl AccessBatch {
         self.page_node.extend(rows.iter().map(|row| row.page_node));
     }
 
-    /// Appends one.
+    /// Appends one access.
     #[inline]
     pub fn push(&mut self, access: Access) {
         self.time_ns.push(access.time_ns);
@@ -332,7 +332,7 @@ impl AccessBatch {
         }
     }
 
-    /// Empties it, keeping its memory.
+    /// Removes all accesses, but keeps the allocated memory.
     pub fn clear(&mut self) {
         self.time_ns.clear();
         self.thread.clear();

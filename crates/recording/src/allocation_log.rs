@@ -1,5 +1,5 @@
-//! Reading the allocation logs that the preload library leaves beside the recorder's log. The
-//! layout is [`nearpage_wire::allocation_log`]'s.
+//! Reads the allocation logs that the preload library leaves beside the recorder's log.
+//! [`nearpage_wire::allocation_log`] specifies the layout.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -12,29 +12,29 @@ use nearpage_wire::allocation_log::{
 use crate::Error;
 use crate::error::IoContext;
 
-/// Largest block a reader takes: a damaged header must not make it allocate without bound.
+/// Largest accepted block, so that a damaged header cannot make the reader allocate without bound.
 const BLOCK_BYTES_MAX: u64 = 16 << 20;
 
-/// The segments of one program image: a process from its start, `exec` or `fork` to its end.
+/// Log files ("segments") of one program image: a process from its start, `exec` or `fork` to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageLog {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// CLOCK_MONOTONIC when the image began.
     pub start_ns: u64,
     segments: Vec<PathBuf>,
 }
 
-/// What was wrong in the logs.
+/// Damage found while reading the logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
     /// Blocks that failed their checksum or hold malformed records.
     pub blocks: u64,
-    /// Whole segments that were no segments, or of another version, in words.
+    /// Messages about segments that were left out: not a log, or of another version.
     pub notes: Vec<String>,
 }
 
-/// Finds the logs in `folder`, by time. A folder that is missing holds none.
+/// Finds the logs in `folder`, sorted by time. A missing folder counts as empty.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -66,7 +66,7 @@ pub fn find(folder: &Path) -> Result<Vec<ImageLog>, Error> {
     Ok(images.into_iter().map(image).collect())
 }
 
-/// `alloc-PID-START-SEQUENCE.log`
+/// Parses `alloc-PID-START-SEQUENCE.log`.
 fn parse_name(name: &str) -> Option<(u32, u64, u32)> {
     let mut parts = name
         .strip_prefix("alloc-")?
@@ -81,8 +81,8 @@ fn parse_name(name: &str) -> Option<(u32, u64, u32)> {
 }
 
 impl ImageLog {
-    /// Calls `each` with every record and the thread that wrote it, block by block: in order within
-    /// a thread, in no order between threads.
+    /// Calls `each` with every record and the id of the thread that wrote the record. Records come in order within a
+    /// thread, but in no order between threads.
     ///
     /// # Errors
     /// [`Error::Io`]; damage is noted in `damage`.
@@ -140,7 +140,7 @@ fn read_segment(
     Ok(())
 }
 
-/// `None`: damaged.
+/// Returns `None` for a damaged block.
 fn read_block(block: &[u8], each: &mut impl FnMut(u32, Record<'_>)) -> Option<()> {
     let word =
         |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
@@ -157,7 +157,7 @@ fn read_block(block: &[u8], each: &mut impl FnMut(u32, Record<'_>)) -> Option<()
     (records.rest() == 0).then_some(())
 }
 
-/// Reads until `buffer` is full; `false` at the end of the file (a partial block is no block).
+/// Reads until `buffer` is full. Returns `false` at the end of the file; a partial block counts as the end.
 fn fill(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<bool> {
     match file.read_exact(buffer) {
         Ok(()) => Ok(true),

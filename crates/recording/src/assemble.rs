@@ -1,5 +1,5 @@
-//! From logs to tables: replays the kernel's events and the allocation logs, and says which
-//! threads, modules, objects and call sites there were.
+//! Turns logs into tables: replays the kernel's events and the allocation logs to find all threads, modules, objects
+//! and call sites.
 
 mod address_space;
 mod areas;
@@ -31,7 +31,7 @@ use crate::{
     AccessBatch, Error, Event, Mark, Messages, Metadata, Module, Object, SampleCounts, Tables,
 };
 
-/// What the logs add up to.
+/// Tables, counts and notes made from the logs.
 #[derive(Debug, Default)]
 pub(crate) struct Assembled {
     pub tables: Tables,
@@ -45,7 +45,7 @@ pub(crate) struct Assembled {
 }
 
 impl Assembled {
-    /// Brings what the logs say into the recording's metadata.
+    /// Copies counts, marks and notes of the logs into the recording's metadata.
     pub(crate) fn complete(&mut self, metadata: &mut Metadata) {
         metadata.allocations = self.allocations;
         metadata.small_unlogged = self.small_unlogged;
@@ -79,15 +79,15 @@ impl Assembled {
 /// Which static objects a recording lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Statics {
-    /// All of each process that made accesses.
+    /// All static objects of each process that made accesses.
     All,
-    /// Those on pages that were accessed: of a whole machine or of a job's ranks, the others would be most of what is
-    /// written.
+    /// Only static objects on accessed pages. For a whole machine or a job's ranks, the other objects would make up
+    /// most of the written data.
     Accessed,
 }
 
-/// Assembles the tables; `messages`: what the preload library had to say; `attached`: of programs that were running
-/// already. Call sites get their frames; names come later ([`crate::Symbols`]).
+/// Assembles the tables. `messages` are those of the preload library; `attached` is set if the programs were already
+/// running. Call sites get frames here and names later ([`crate::Symbols`]).
 pub(crate) fn assemble(
     log: &LogReader,
     image_logs: &[ImageLog],
@@ -178,13 +178,13 @@ pub(crate) fn assemble(
     })
 }
 
-/// A counter of all images together.
+/// Sum of one counter over all images.
 fn total(images: &[Image], counter: fn(&Counters) -> u64) -> u64 {
     let counters = images.iter().map(|image| counter(&image.counters));
     counters.fold(0, u64::saturating_add)
 }
 
-/// What is missing from the logs, in words.
+/// Notes about data missing from the logs.
 fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<String> {
     let mut notes = Vec::new();
     if spaces.not_copied > 0 {
@@ -210,7 +210,6 @@ fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<Stri
     notes
 }
 
-/// The pages that were accessed.
 fn touched(log: &LogReader, threads: &Threads) -> Result<AccessedPages, Error> {
     let mut batch = AccessBatch::default();
     let mut touched = AccessedPages::default();
@@ -223,8 +222,7 @@ fn touched(log: &LogReader, threads: &Threads) -> Result<AccessedPages, Error> {
     Ok(touched)
 }
 
-/// `operator new` of another allocator than the C library's calls no function that the preload
-/// library stands in front of.
+/// Notes an allocator whose own `operator new` calls none of the functions that the preload library intercepts.
 fn unseen_new(modules: &[Module]) -> Option<String> {
     let loaded = |prefixes: &[&str]| {
         let names = modules.iter().map(|module| file_name(&module.path));
@@ -250,7 +248,7 @@ fn marks(images: &[Image]) -> Vec<Mark> {
     marks
 }
 
-/// When an event was; totals have no time.
+/// Time of an event; totals (`Event::Counts`) have no time and sort first.
 fn time_ns(event: &Event) -> u64 {
     match event {
         Event::Map { time_ns, .. }
@@ -264,10 +262,9 @@ fn time_ns(event: &Event) -> u64 {
     }
 }
 
-/// File name of a path.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Positions of threads by (process, kernel thread id), each with the time it began.
+/// Threads by (process, kernel thread id), each with its start time because the kernel reuses ids.
 type ByTid = FxHashMap<(u32, u32), Vec<(u64, crate::ThreadIndex)>>;

@@ -1,5 +1,5 @@
-//! What a recording's tables say of each other and of themselves, checked once, when it is opened: whoever looks at them
-//! later finds every number in its table, every range within the address space, and no weight that is no number.
+//! Checks a recording's tables once, when it is opened. Later code can rely on valid table positions, ranges within the
+//! address space, and finite, non-negative weights.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use crate::{
     AccessBatch, Error, FirstTouch, Frame, ModuleId, ModuleMapping, Object, Tables, Thread,
 };
 
-/// Why a row cannot be; the row's number and its table come later.
+/// Why a row is impossible. The caller adds the row's number and table.
 type Fault = Option<String>;
 
-/// How long the tables are that numbers are positions in.
+/// Lengths of the tables that other tables refer to by position.
 #[derive(Clone, Copy)]
 struct Lengths {
     threads: usize,
@@ -64,7 +64,7 @@ fn missing(what: &str, number: u32, length: usize) -> Fault {
     (number as usize >= length).then(|| format!("{what} {number} where there are {length}"))
 }
 
-/// Where address spaces end, with room to round up to a page. Linux has nothing there.
+/// Upper bound of valid addresses. It leaves room to round up to a page; Linux maps nothing above it.
 const ADDRESS_END: u64 = u64::MAX << 21;
 
 fn beyond(address: u64, size_bytes: u64) -> Fault {
@@ -77,7 +77,7 @@ fn no_amount(what: &str, amount: f32) -> Fault {
     (!amount.is_finite() || amount < 0.0).then(|| format!("{what} {amount}"))
 }
 
-/// The first row of `rows` that cannot be, as an error of the file.
+/// Returns the first impossible row as an error of `file`.
 fn table<T>(
     folder: &Path,
     file: &str,
@@ -90,7 +90,7 @@ fn table<T>(
     }
 }
 
-/// The first row that something is wrong with, and what.
+/// Number of the first faulty row, and its fault.
 fn first<T>(rows: &[T], fault: impl Fn(&T) -> Fault) -> Option<(usize, String)> {
     let faults = rows.iter().map(fault).enumerate();
     let mut found = faults.filter_map(|(row, cause)| Some((row, cause?)));
@@ -102,10 +102,10 @@ fn damaged(folder: &Path, file: &str, row: usize, cause: String) -> Error {
 }
 
 impl Tables {
-    /// Checks tables that came from the files in `folder`.
+    /// Checks tables that were read from the files in `folder`.
     ///
     /// # Errors
-    /// [`Error::Damaged`], with the first row that cannot be.
+    /// [`Error::Damaged`], with the first impossible row.
     pub(crate) fn check(&self, folder: &Path) -> Result<(), Error> {
         let known = Lengths::of(self);
         table(folder, objects::FORMAT.file, &self.objects, |row| {
@@ -131,7 +131,7 @@ impl Tables {
     /// Checks the pages of a trace.
     ///
     /// # Errors
-    /// [`Error::Damaged`], with the first row that cannot be.
+    /// [`Error::Damaged`], with the first impossible row.
     pub(crate) fn check_pages(&self, folder: &Path, pages: &[PageRow]) -> Result<(), Error> {
         let threads = self.threads.len();
         table(folder, PAGES_FILE, pages, |row| {
@@ -139,7 +139,7 @@ impl Tables {
         })
     }
 
-    /// Checks that there are as many threads as a trace has.
+    /// Checks that the table has at least as many threads as a trace.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -154,7 +154,7 @@ impl Tables {
         }
     }
 
-    /// Leaves out rows that cannot be, of tables that were made of logs; how many there were.
+    /// Removes impossible rows from tables that were made from logs. Returns the number of removed rows.
     pub(crate) fn leave_out_impossible(&mut self) -> u64 {
         let known = Lengths::of(self);
         let mut left_out = 0;
@@ -170,7 +170,7 @@ impl Tables {
     }
 }
 
-/// Checks the frames of call sites as they are read, with the number of their row.
+/// Checks one frame of a call site as it is read.
 pub(crate) fn frame(
     folder: &Path,
     file: &str,
@@ -185,9 +185,9 @@ pub(crate) fn frame(
     }
 }
 
-/// What is wrong with a row of a batch of accesses, where something is.
+/// First faulty row of a batch of accesses, and its fault.
 pub(crate) fn accesses(batch: &AccessBatch, threads: usize) -> Option<(usize, String)> {
-    // Nearly always nothing is. That is told without a branch, of many rows at once.
+    // Nearly all batches are valid, so a first pass without branches checks many rows at once.
     let are_threads =
         (batch.thread.iter()).fold(true, |all, one| all & ((one.0 as usize) < threads));
     let are_amounts = |amounts: &[f32]| {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::ThreadIndex;
 
-    /// The columns that are looked at.
+    /// A batch with only the columns that are checked.
     fn batch(thread: u32, weight: Vec<f32>, cost_ns: Vec<f32>) -> AccessBatch {
         AccessBatch {
             thread: vec![ThreadIndex(thread); weight.len()],

@@ -1,5 +1,4 @@
-//! From the log to tables: at the end of a recording where that is quick, else when it is first
-//! opened.
+//! Converts logs to tables: at the end of a recording if that is quick, otherwise when the recording is first opened.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,9 +24,9 @@ pub(crate) type ModulePaths = FxHashMap<(String, String), PathBuf>;
 /// A conversion that is estimated to take longer waits until the recording is first opened.
 pub const BUDGET: Duration = Duration::from_millis(200);
 
-/// Cost of a conversion on the development machine while it was busy, as
-/// `examples/conversion_cost.rs` measures it (`benches/recording_reading.md`). The larger
-/// of differing figures stand here; that of modules is raised for programs with many call sites.
+/// Costs of a conversion, as `examples/conversion_cost.rs` measured them on the busy development machine
+/// (`benches/recording_reading.md`). Where measurements differ, the larger figure stands here. The figure for modules
+/// is raised for programs with many call sites.
 const NS_PER_ACCESS: u64 = 1250;
 const NS_PER_ALLOCATION_LOG_BYTE: u64 = 37;
 const NS_PER_MODULE_BYTE: u64 = 1;
@@ -35,10 +34,10 @@ const NS_FIXED: u64 = 12_000_000;
 /// A record of a trace is 3 bytes or more.
 const NS_PER_TRACE_BYTE: u64 = 10;
 
-/// How long converting will take, from sizes alone.
+/// Estimates the time of a conversion from file sizes alone.
 pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> Duration {
     use std::os::unix::fs::MetadataExt;
-    // Segments are allocated ahead of use; blocks that were never claimed cost as much to read.
+    // Segments are allocated ahead of use, and blocks that were never claimed cost as much to read.
     let log_bytes: u64 = std::fs::read_dir(folder.join(LOG_FOLDER))
         .into_iter()
         .flatten()
@@ -71,16 +70,15 @@ pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> D
     Duration::from_nanos(cost.into_iter().fold(0, u64::saturating_add))
 }
 
-/// What the logs of a recording say.
+/// Contents of a recording, read from its logs.
 pub(crate) struct FromLogs {
     pub log: LogReader,
     pub assembled: Assembled,
-    /// The trace of a recording that has one, and its pages.
+    /// The trace and its pages, if the recording has a trace.
     pub traced: Option<(OpenedTrace, Vec<PageRow>)>,
 }
 
-/// Reads the logs of the recording in `folder` into tables, call sites named, and brings `metadata`
-/// up to date.
+/// Reads the logs of the recording in `folder` into tables, names the call sites, and updates `metadata`.
 pub(crate) fn from_logs(
     folder: &Path,
     machine: &Machine,
@@ -98,7 +96,7 @@ pub(crate) fn from_logs(
     };
     let mut messages = Messages::read(&folder.join(LOG_FOLDER));
     if metadata.redacted {
-        // They may name programs.
+        // The messages may name programs.
         messages.lines.clear();
     }
     let mut assembled = assemble(
@@ -137,8 +135,8 @@ pub(crate) fn from_logs(
     })
 }
 
-/// Turns the logs into tables and removes them. Until all tables are in place the logs count; the
-/// accesses come last.
+/// Turns the logs into tables and removes the logs. Readers use the logs until all tables are in place; the accesses
+/// are written last.
 pub(crate) fn convert(folder: &Path, paths: &ModulePaths) -> Result<(), Error> {
     let mut metadata = folder::read_metadata(folder)?;
     let machine = folder::read_machine(folder)?;
@@ -182,7 +180,7 @@ fn name_call_sites(assembled: &mut Assembled, metadata: &mut Metadata, paths: &M
     metadata.notes.extend(symbols.notes().iter().cloned());
 }
 
-/// Cuts what the tables say of paths down to file names.
+/// Shortens paths in tables and notes to file names.
 fn redact(assembled: &mut Assembled, metadata: &mut Metadata, paths: &ModulePaths) {
     let file_name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     for call_site in &mut assembled.tables.call_sites {

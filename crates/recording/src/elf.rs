@@ -1,4 +1,4 @@
-//! What a module's file says: build-id, load segments, data symbols, functions.
+//! Facts from a module's ELF file: build-id, load segments, data symbols and functions.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ use object::{
 use crate::Error;
 use crate::error::IoContext;
 
-/// An ELF file; what is asked for is read.
+/// An ELF file. Its contents are read as they are needed.
 #[derive(Debug)]
 pub struct ElfFile {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub struct ElfFile {
 /// A segment that is loaded into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadSegment {
-    /// Virtual address in the file's terms.
+    /// Virtual address as the file states it, without load bias.
     pub address: u64,
     /// Bytes in memory.
     pub size_bytes: u64,
@@ -33,20 +33,20 @@ pub struct LoadSegment {
     pub file_offset: u64,
     /// Bytes in the file.
     pub file_bytes: u64,
-    /// May be executed.
+    /// Whether the segment may be executed.
     pub executable: bool,
-    /// May be written.
+    /// Whether the segment may be written.
     pub writable: bool,
 }
 
 /// A named piece of a module's memory: a data symbol, a function, or a section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// As the file has it (mangled).
+    /// Name as in the file (mangled).
     pub name: String,
-    /// Virtual address in the file's terms.
+    /// Virtual address as the file states it, without load bias.
     pub address: u64,
-    /// Bytes; 0 where the file doesn't say.
+    /// Size in bytes; 0 if the file does not state it.
     pub size_bytes: u64,
 }
 
@@ -54,7 +54,7 @@ impl ElfFile {
     /// Opens `path`.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Damaged`] where it is no ELF file.
+    /// [`Error::Io`]; [`Error::Damaged`] if the file is no ELF file.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let elf = Self {
             path: path.to_owned(),
@@ -69,7 +69,7 @@ impl ElfFile {
         object::File::parse(&self.contents).ok()
     }
 
-    /// Where it was opened.
+    /// Path from which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -87,14 +87,14 @@ impl ElfFile {
         build_id.unwrap_or_default()
     }
 
-    /// The sanitizer that the program is built with, by its name.
+    /// Name of the sanitizer that the program is built with.
     pub fn sanitizer(&self) -> Option<&'static str> {
         let file = self.parsed()?;
         let strings = file.section_by_name(".dynstr")?;
         nearpage_wire::sanitizer::named_in(strings.data().ok()?)
     }
 
-    /// Is it for the processor that this program runs on?
+    /// Whether the file is for the processor architecture that nearpage runs on.
     pub fn is_for_this_processor(&self) -> bool {
         let own = match cfg!(target_arch = "aarch64") {
             true => object::Architecture::Aarch64,
@@ -103,13 +103,13 @@ impl ElfFile {
         self.parsed().is_some_and(|file| file.architecture() == own)
     }
 
-    /// Is it for x86-64 processors?
+    /// Whether the file is for x86-64 processors.
     pub fn is_for_x86_64(&self) -> bool {
         self.parsed()
             .is_some_and(|file| file.architecture() == object::Architecture::X86_64)
     }
 
-    /// What is loaded at some virtual addresses from the file; `None` where that is not all in one segment of it.
+    /// Bytes that the file loads at these virtual addresses; `None` if one segment of the file does not hold them all.
     pub fn bytes(&self, address: u64, size_bytes: u64) -> Option<Vec<u8>> {
         let file = self.parsed()?;
         file.segments().find_map(|segment| {
@@ -118,7 +118,7 @@ impl ElfFile {
         })
     }
 
-    /// For a program: does it start without a dynamic loader, so that no library can be preloaded?
+    /// Whether the program starts without a dynamic loader, so that no library can be preloaded.
     pub fn is_static(&self) -> bool {
         let Ok(object::File::Elf64(file)) = object::File::parse(&self.contents) else {
             return false;
@@ -136,7 +136,7 @@ impl ElfFile {
         Some(OsStr::from_bytes(name).into())
     }
 
-    /// Has it DWARF line information of its own?
+    /// Whether the file itself has DWARF debug information.
     pub fn has_debug_information(&self) -> bool {
         self.parsed()
             .is_some_and(|file| file.section_by_name(".debug_info").is_some())
@@ -210,15 +210,15 @@ impl ElfFile {
             .unwrap_or_default()
     }
 
-    /// Data symbols with a size, one per address, by address. Of several names for one address the
-    /// largest, then global before local, then the first in the alphabet is kept.
+    /// Data symbols with a size, one per address, by address. Among several symbols at one address, the largest is
+    /// kept, then global before local, then the first in the alphabet.
     pub fn data_symbols(&self) -> Vec<Symbol> {
         self.symbols(|kind, size| {
             matches!(kind, SymbolKind::Data | SymbolKind::Unknown) && size != 0
         })
     }
 
-    /// Functions, one per address, by address; chosen as data symbols are.
+    /// Functions, one per address, by address; chosen as in [`Self::data_symbols`].
     pub fn functions(&self) -> Vec<Symbol> {
         self.symbols(|kind, _| matches!(kind, SymbolKind::Text))
     }

@@ -4,28 +4,28 @@ use std::path::{Path, PathBuf};
 /// Why a recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The folder holds something already.
+    /// The folder is not empty.
     #[error("{}: already exists and is not empty; choose another folder with -o, or remove it", .0.display())]
     FolderInUse(PathBuf),
-    /// There is no recording.
+    /// The folder has no recording.
     #[error("{}: no recording here ({file} is missing); `nearpage record -o DIR -- COMMAND` makes one", folder.display())]
     NotARecording {
         /// The folder that was named.
         folder: PathBuf,
-        /// What a recording would have.
+        /// Name of the missing file.
         file: &'static str,
     },
-    /// Another format version.
+    /// The file has another format version.
     #[error("{}: format version {found}, this nearpage reads version {expected}; record again, or use the nearpage that wrote it", file.display())]
     Version {
         /// The file.
         file: PathBuf,
-        /// What it says.
+        /// Version in the file.
         found: u32,
-        /// What this reader knows.
+        /// Version that this reader supports.
         expected: u32,
     },
-    /// A file that is not what it should be.
+    /// The file has invalid contents.
     #[error("{}: damaged: {cause}; the recording has to be made again", file.display())]
     Damaged {
         /// The file.
@@ -33,7 +33,7 @@ pub enum Error {
         /// What was expected and found.
         cause: String,
     },
-    /// Another tool's file that is not what it should be, or lacks what a recording needs.
+    /// Another tool's file has invalid contents, or lacks data that a recording needs.
     #[error("{}: {cause}", file.display())]
     Foreign {
         /// The file.
@@ -41,22 +41,22 @@ pub enum Error {
         /// What was expected, found, and what to do.
         cause: String,
     },
-    /// A recording of samples where every miss is needed.
+    /// The recording has samples only, where every miss is needed.
     #[error("{}: it has samples only, not every miss: `report`, `plan` and `evaluate` work from it, simulating and \
              downsampling out need a recording made with `nearpage trace`", .0.display())]
     SamplesOnly(PathBuf),
-    /// A trace whose end is missing.
+    /// The end of the trace is missing.
     #[error("{}: cut short: what the program did at its end is missing (it was killed, or the disk was full); \
              `report` and `plan` work from what is there, to simulate it has to be recorded again", .0.display())]
     CutShort(PathBuf),
-    /// The system refused.
+    /// The operating system refused an operation.
     #[error("{}: cannot {action}: {source}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// What was being done.
+        /// The operation, as a verb that follows "cannot".
         action: &'static str,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The folder of a recording: which files it has, and how they are put in place.
+//! The files in a recording's folder, and how they are put in place.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -13,22 +13,22 @@ use crate::{Error, Metadata};
 
 /// Format version of `recording.json` and of the tables.
 pub const FORMAT_VERSION: u32 = 1;
-/// What holds for the whole recording.
+/// File with the metadata of the whole recording.
 pub const METADATA_FILE: &str = "recording.json";
-/// The machine it was made on.
+/// File with the machine on which the recording was made.
 pub const MACHINE_FILE: &str = "machine.toml";
-/// Folder of the logs, gone once they have become tables.
+/// Folder of the logs; removed once the logs have become tables.
 pub const LOG_FOLDER: &str = "log";
-/// Folder with the trace: a file per process image.
+/// Folder of the trace, with a file per process image.
 pub const TRACE_FOLDER: &str = "trace";
 /// The recorder's own log, in [`LOG_FOLDER`].
 pub const RECORDER_LOG_FILE: &str = "recorder.log";
 
-/// `recording.json` and `machine.toml` have a line for each process and node, and are read whole.
+/// Size limit of `recording.json` and `machine.toml`, which have a line for each process and node and are read whole.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
-/// The folder, locked for as long as this lives, and as its process does: a recorder is at work there. Best effort: not
-/// every file system has locks.
+/// Locks the folder while the returned file is open, to say that a recorder is at work there. Best effort: not every
+/// file system has locks.
 pub(crate) fn lock(folder: &Path) -> Result<File, Error> {
     let opened = nearpage_files::open_folder(folder).at(folder, "open")?;
     match opened.try_lock() {
@@ -37,13 +37,13 @@ pub(crate) fn lock(folder: &Path) -> Result<File, Error> {
     }
 }
 
-/// Is a recorder at work in the folder?
+/// Whether a recorder is at work in the folder.
 pub fn has_recorder(folder: &Path) -> bool {
     let locked = nearpage_files::open_folder(folder).map(|opened| opened.try_lock());
     matches!(locked, Ok(Err(TryLockError::WouldBlock)))
 }
 
-/// Makes `folder`, mode 0700, or takes an empty one.
+/// Creates `folder` with mode 0700, or takes an existing empty folder.
 pub(crate) fn create(folder: &Path) -> Result<(), Error> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent).at(parent, "create the folder")?;
@@ -73,7 +73,7 @@ pub(crate) fn create(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// Where a file is written before it takes `file`'s name.
+/// Temporary path of a file until it is renamed to `file`.
 pub(crate) fn unfinished(file: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(file.file_name().unwrap_or_default());
@@ -85,19 +85,19 @@ pub(crate) fn create_file(file: &Path) -> Result<File, Error> {
     nearpage_files::create(file).at(file, "create")
 }
 
-/// Puts `contents` in `file` at once: whoever opens it sees the old or the new, whole.
+/// Replaces the contents of `file` atomically: readers see all of the old or all of the new contents.
 pub(crate) fn replace(file: &Path, contents: &[u8]) -> io::Result<()> {
     let unfinished = unfinished(file);
     nearpage_files::create(&unfinished)?.write_all(contents)?;
     fs::rename(&unfinished, file)
 }
 
-/// The same, named where it fails.
+/// Like [`replace`], with an error that names the file.
 fn replace_file(file: &Path, contents: &[u8]) -> Result<(), Error> {
     replace(file, contents).at(file, "write")
 }
 
-/// Writes `recording.json`. `checksums`: of the tables, once there are any.
+/// Writes `recording.json`. `checksums` are those of the tables, or empty before any is written.
 pub(crate) fn write_metadata(
     folder: &Path,
     metadata: &Metadata,
@@ -114,7 +114,7 @@ pub(crate) fn write_metadata(
         metadata,
         tables: checksums,
     };
-    // For people, too; a job has one of these for each rank, so that what indents it is little.
+    // People read this file, too. A job has one per rank, so indentation is a single space.
     let mut text = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
@@ -125,7 +125,7 @@ pub(crate) fn write_metadata(
 }
 
 pub(crate) fn read_metadata(folder: &Path) -> Result<Metadata, Error> {
-    /// Read before all else, so that a later version is named rather than called damaged.
+    /// The version is read first, so that a later version is reported as such and not as damage.
     #[derive(serde::Deserialize)]
     struct VersionOnly {
         version: u32,
@@ -152,7 +152,7 @@ pub(crate) fn read_metadata(folder: &Path) -> Result<Metadata, Error> {
     serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))
 }
 
-/// The tables' checksums in `recording.json`.
+/// Reads the tables' checksums from `recording.json`.
 pub(crate) fn read_checksums(folder: &Path) -> Result<TableChecksums, Error> {
     #[derive(serde::Deserialize)]
     struct ChecksumsOnly {
@@ -166,7 +166,7 @@ pub(crate) fn read_checksums(folder: &Path) -> Result<TableChecksums, Error> {
     Ok(tables)
 }
 
-/// Gives a table another checksum in `recording.json`, whatever else that says.
+/// Replaces a table's checksum in `recording.json`, and leaves all other entries unchanged.
 pub(crate) fn replace_checksum(folder: &Path, table: &str, sums: &Checksums) -> Result<(), Error> {
     let file = folder.join(METADATA_FILE);
     let text = nearpage_files::read_text(&file, TEXT_BYTES_MAX).at(&file, "read")?;

@@ -1,4 +1,5 @@
-//! What `fuzz/` and `tests/mutated` call: parsers that nobody outside this crate sees otherwise, and recordings that lie.
+//! Entry points for `fuzz/` and `tests/mutated`: parsers that are private to this crate, and recordings with false
+//! contents.
 
 mod choices;
 mod frames;
@@ -10,7 +11,7 @@ pub use self::mutation::mutate;
 pub use self::words::mutate_words;
 pub use crate::import::fuzz as import;
 
-/// Names of generated code: functions come by address, and none lies over another.
+/// Parses names of generated code. Functions must be sorted by address and not overlap.
 pub fn jit_map(bytes: &[u8]) {
     let functions = crate::jit::functions(bytes);
     let apart =
@@ -18,7 +19,7 @@ pub fn jit_map(bytes: &[u8]) {
     assert!(functions.windows(2).all(apart));
 }
 
-/// Lines of imported code: every line that is kept can be written and read again.
+/// Parses lines of imported code. Every line that is kept can be written and read again.
 pub fn source_lines(bytes: &[u8]) {
     let lines = crate::source_lines::lines(bytes);
     let frames = lines

@@ -1,11 +1,10 @@
-//! Names of code that a program's own compiler generates, by the file that runtimes write for profilers:
-//! `/tmp/perf-PID.map`, a line for each function with its address, its bytes (both hexadecimal) and its name
-//! (Linux's `tools/perf/Documentation/jit-interface.txt`). OpenJDK writes one at exit with
+//! Names of code that a program's own compiler generates, from the file that runtimes write for profilers:
+//! `/tmp/perf-PID.map`. The file has a line per function with its address, its bytes (both hexadecimal) and its name
+//! (Linux's `tools/perf/Documentation/jit-interface.txt`). OpenJDK writes the file at exit with
 //! `-XX:+DumpPerfMapAtExit`, Node.js while it runs with `--perf-basic-prof`.
 //!
-//! The recorder keeps a copy in the recording's folder. A process that has one has a module, `[jit of PID]`, whose
-//! offsets are addresses. Code that moved, or was generated where other code had been, goes by the last line about
-//! its address.
+//! The recorder keeps a copy in the recording's folder. A process with such a file has a module, `[jit of PID]`, whose
+//! offsets are addresses. Where code moved or replaced other code, the last line about an address counts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,7 +21,7 @@ use crate::{Module, ModuleId, ModuleMapping, ObjectKind, Tables};
 
 /// Name of the code object of anonymous executable memory.
 pub(crate) const OBJECT: &str = "[jit]";
-/// More of a map is not read: some million functions.
+/// Most bytes of a map that are read: some million functions.
 const MAP_BYTES_MAX: u64 = 256 << 20;
 
 fn map_file(pid: u32) -> String {
@@ -33,8 +32,8 @@ fn module_name(pid: u32) -> String {
     format!("[jit of {pid}]")
 }
 
-/// Keeps the maps of some processes, of those that were written to since a time. What cannot be kept is left out: the
-/// code has no names then.
+/// Copies the maps of these processes that were modified after `since`. If a map cannot be copied, its code has no
+/// names.
 pub(crate) fn keep(pids: impl IntoIterator<Item = u32>, since: SystemTime, folder: &Path) {
     for pid in pids {
         let kept = folder.join(map_file(pid));
@@ -47,20 +46,20 @@ pub(crate) fn keep(pids: impl IntoIterator<Item = u32>, since: SystemTime, folde
     }
 }
 
-/// Who writes a process's map, and where.
+/// Where a process's map is, and who may own it.
 struct Writer {
     map: PathBuf,
-    /// Whose file it may be.
+    /// Users who may own the file.
     users: Vec<u32>,
 }
 
 impl Writer {
-    /// A process that is still there may live in a container, and have another number in there. Of one that is not,
-    /// nobody knows whose it was: the map is root's or this user's, as perf has it (tools/perf/util/symbol.c).
+    /// A live process may be in a container and have another process id there. The user of an ended process is unknown:
+    /// the map must belong to root or this user, as perf demands (tools/perf/util/symbol.c).
     fn of(pid: u32) -> Self {
         let own = nearpage_files::own_user();
         let folder = memory_folder(Path::new("/proc"), pid);
-        // The thread's name may be anything but text.
+        // The status has the thread's name, which need not be UTF-8.
         let Ok(status) = fs::read(folder.join("status")) else {
             return Self {
                 map: Path::new("/tmp").join(map_file(pid)),
@@ -76,13 +75,13 @@ impl Writer {
             map: folder
                 .join("root/tmp")
                 .join(map_file(last("NSpid:").unwrap_or(pid))),
-            // The last of four is the one that files get.
+            // The last of four ids is the file-system user id, which owns new files.
             users: vec![0, last("Uid:").unwrap_or(own)],
         }
     }
 }
 
-/// A regular file of these users: anybody may put anything under that name.
+/// Opens the map if it is a regular file of one of these users, as anybody can create a file of that name.
 fn open_map(path: &Path, users: &[u32], since: SystemTime) -> io::Result<Option<File>> {
     let named = fs::symlink_metadata(path)?;
     if !named.is_file() || named.modified()? < since {
@@ -102,12 +101,12 @@ pub(crate) fn copy(map: File, kept: &Path) -> io::Result<()> {
     fs::rename(&unfinished, kept)
 }
 
-/// Since when maps of a recording's processes may have been written, by when it began: of those that were there before
-/// at any time.
+/// Earliest modification time of the maps of a recording's processes. Processes that ran before the recording may have
+/// written a map at any time.
 pub(crate) fn since(started_unix_ns: u64, attached: bool) -> SystemTime {
     match attached {
         true => SystemTime::UNIX_EPOCH,
-        // File times are those of the kernel's last tick.
+        // Times of files have the resolution of the kernel's tick.
         false => {
             let started = Duration::from_nanos(started_unix_ns);
             SystemTime::UNIX_EPOCH + started.saturating_sub(Duration::from_millis(20))
@@ -115,7 +114,7 @@ pub(crate) fn since(started_unix_ns: u64, attached: bool) -> SystemTime {
     }
 }
 
-/// Gives processes that have a map in the folder a module for their generated code.
+/// Adds a module for generated code to each process with a map in the folder.
 pub(crate) fn add_modules(folder: &Path, tables: &mut Tables) {
     let mut modules: BTreeMap<u32, Option<ModuleId>> = BTreeMap::new();
     for object in &tables.objects {
@@ -149,7 +148,7 @@ pub(crate) fn add_modules(folder: &Path, tables: &mut Tables) {
         .sort_by_key(|mapping| (mapping.pid, mapping.address, mapping.born_ns));
 }
 
-/// The file with the names of a module's functions, where it is of generated code.
+/// The file with the names of a module's functions, if the module is generated code.
 pub(crate) fn map_of(folder: &Path, module: &Module) -> Option<PathBuf> {
     let pid = module.path.strip_prefix("[jit of ")?.strip_suffix(']')?;
     Some(folder.join(map_file(pid.parse().ok()?)))
@@ -164,12 +163,12 @@ pub(crate) fn read(map: &Path) -> io::Result<Vec<Symbol>> {
     Ok(functions(&bytes))
 }
 
-/// The same of a map's text; lines that are none are left out.
+/// Functions in the text of a map, by address; invalid lines are left out.
 pub(crate) fn functions(map: &[u8]) -> Vec<Symbol> {
     let mut known: BTreeMap<u64, Symbol> = BTreeMap::new();
     let lines = map.split(|&byte| byte == b'\n').filter_map(function);
     let lines: Vec<Symbol> = lines.collect();
-    // The last word about an address counts.
+    // The last line about an address counts.
     for function in lines.into_iter().rev() {
         let end = function.address.saturating_add(function.size_bytes);
         let before = known.range(..end).next_back();

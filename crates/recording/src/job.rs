@@ -11,39 +11,39 @@ use crate::error::IoContext;
 use crate::folder::{self, METADATA_FILE};
 use crate::{Error, Metadata, Status};
 
-/// Entries of a folder that are looked at: more ranks than any machine runs, and an end for what is no job.
+/// Most entries of a folder that are read: more than any machine has ranks, but a bound for other folders.
 const ENTRIES_MAX: usize = 1 << 20;
 
 /// The recording of a rank.
 #[derive(Clone, Debug)]
 pub struct RankRecording {
-    /// Its folder.
+    /// Folder of the recording.
     pub folder: PathBuf,
     /// Number of the rank.
     pub rank: u32,
-    /// Where it ran; empty where the recording does not say.
+    /// Host that the rank ran on; empty if the recording does not say.
     pub host: String,
-    /// What holds for the recording as a whole.
+    /// Metadata of the recording.
     pub metadata: Metadata,
 }
 
 /// The recordings of a job's ranks.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The folder that they are in.
+    /// Folder with the recordings.
     pub folder: PathBuf,
-    /// Name of the job and its step, where the recordings say it.
+    /// Name of the job and its step, if the recordings state it.
     pub name: Option<String>,
-    /// Number of ranks that the launcher started, where the recordings say it.
+    /// Number of ranks that the launcher started, if the recordings state it.
     pub size: Option<u32>,
-    /// Those that were recorded, by rank; one of each.
+    /// Recorded ranks in ascending order, with one recording each.
     pub ranks: Vec<RankRecording>,
-    /// What its reader has to know: ranks are missing, or differ in what they were recorded with.
+    /// Notes for the user: ranks are missing, or were recorded differently.
     pub notes: Vec<String>,
 }
 
 impl Job {
-    /// The job in `folder`; nothing where that is a recording itself, or has no recording of a rank in it.
+    /// The job in `folder`; `None` if the folder is a recording itself, or contains no recording of a rank.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -131,7 +131,7 @@ impl Job {
 }
 
 impl Job {
-    /// What the recorders of the ranks had to say, and of which ranks; what most of them said first.
+    /// Notes of the ranks' recorders, each with the ranks that have it; the most frequent note comes first.
     pub fn rank_notes(&self) -> Vec<(&str, Vec<u32>)> {
         let mut ranks: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
         for rank in &self.ranks {
@@ -156,7 +156,7 @@ fn host_of(metadata: &Metadata) -> &str {
     launched.map_or("", |launched| &launched.host)
 }
 
-/// Of several jobs in one folder keeps the one that started last; its name.
+/// Keeps the job that started last, if the folder has several. Returns the name of the job.
 fn keep_latest_job(found: &mut Vec<RankRecording>, notes: &mut Vec<String>) -> Option<String> {
     let name = |rank: &RankRecording| {
         let launched = rank.metadata.launched.as_ref();
@@ -189,7 +189,7 @@ fn keep_latest_job(found: &mut Vec<RankRecording>, notes: &mut Vec<String>) -> O
     latest
 }
 
-/// Of several recordings of a rank keeps the one that started first.
+/// Keeps, for each rank, the recording that started first.
 fn keep_first_of_each(found: &mut Vec<RankRecording>, notes: &mut Vec<String>) {
     found.sort_by_key(|rank| (rank.rank, rank.metadata.started_unix_ns));
     let mut repeated = BTreeSet::new();
@@ -209,7 +209,7 @@ fn keep_first_of_each(found: &mut Vec<RankRecording>, notes: &mut Vec<String>) {
     }
 }
 
-/// Ranks below `size` that are not there, as far as ranges of them can be listed.
+/// Ranks below `size` without a recording, up to a limit.
 fn missing(found: &[RankRecording], size: Option<u32>) -> Vec<u32> {
     const LISTED_MAX: usize = 1 << 16;
     let there: BTreeSet<u32> = found.iter().map(|rank| rank.rank).collect();
@@ -219,7 +219,7 @@ fn missing(found: &[RankRecording], size: Option<u32>) -> Vec<u32> {
         .collect()
 }
 
-/// Ranks in words: `rank 3`, `ranks 3 and 41`, `ranks 0-2, 5 and 7-9`. Of many runs, the longest are named.
+/// Ranks in words: `rank 3`, `ranks 3 and 41`, `ranks 0-2, 5 and 7-9`. If there are many runs, the longest are named.
 pub fn rank_words(ranks: &[u32]) -> String {
     const RUNS_MAX: usize = 12;
     let mut ranks = ranks.to_vec();
@@ -234,7 +234,7 @@ pub fn rank_words(ranks: &[u32]) -> String {
         runs.truncate(RUNS_MAX);
         runs.sort_unstable();
     }
-    // Two that follow one another read better as two.
+    // Two consecutive ranks read better as two numbers than as a range.
     let words: Vec<String> = runs
         .iter()
         .flat_map(|run| match run {
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(ranks(&job), [0, 1, 2, 3]);
         assert_eq!((job.name.as_deref(), job.size), (Some("7"), Some(4)));
         assert_eq!(job.notes, [""; 0]);
-        // A recording is no job.
+        // A folder that is a recording itself is no job.
         assert!(Job::open(&folder.path().join("r0")).unwrap().is_none());
     }
 

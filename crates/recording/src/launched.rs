@@ -1,4 +1,5 @@
-//! What a launcher (Slurm, an MPI's `mpirun`) says of the process that it started, and what that process was bound to.
+//! Facts that a launcher (Slurm, an MPI's `mpirun`) passes to a process that it starts, and the CPUs, memory nodes and
+//! GPUs that the process may use.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// Longest name of a job or host, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A name as part of a file's name: letters, digits and `-_.+`, other characters as `_`; nothing of an empty one.
+/// Makes a part of a file's name from `text`: letters, digits and `-_.+` stay, other characters become `_`. `None` if
+/// `text` is empty.
 pub fn fit_for_a_file(text: &str) -> Option<String> {
     let fit = |character: char| match character {
         '-' | '_' | '.' | '+' => character,
@@ -60,10 +62,10 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// A rank of a job, as its launcher's variables say it.
+/// A rank of a job, as the launcher's environment variables describe it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launched {
-    /// Whose variables these are.
+    /// Launcher that set the variables.
     pub launcher: Launcher,
     /// Number of the process in its job, from 0.
     pub rank: u32,
@@ -76,18 +78,18 @@ pub struct Launched {
     /// Number of the host in the job, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_index: Option<u32>,
-    /// The host; under Slurm as Slurm calls it.
+    /// Name of the host; under Slurm, Slurm's name for the host.
     pub host: String,
-    /// The job's name: the resource manager's number, else the launcher's own.
+    /// The resource manager's number of the job, or the launcher's own name for the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Which of the job's launches this is, where the resource manager's job may have several.
+    /// Number of this launch within the job, if the resource manager's job may have several launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
 }
 
 impl Launched {
-    /// Job and step, as a folder's name has them: `1234`, `1234.1`. The first step of a job has no number of its own.
+    /// Job and step, as in the name of a folder: `1234`, `1234.1`. The first step of a job is not named.
     pub fn job_name(&self) -> Option<String> {
         let job = self.job.as_ref()?;
         Some(match self.step.as_deref() {
@@ -97,19 +99,20 @@ impl Launched {
     }
 }
 
-/// What a process was allowed to use when it started, in the kernel's lists (`0-3,8`).
+/// CPUs, memory nodes and GPUs that a process was allowed to use when it started, as kernel lists (`0-3,8`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
     /// CPUs: `Cpus_allowed_list` of `/proc/self/status`.
     pub cpus: String,
     /// Memory nodes: `Mems_allowed_list`.
     pub memory_nodes: String,
-    /// GPUs, as the first variable that is set of `GPU_VARIABLES` has them.
+    /// GPUs, from the first variable of `GPU_VARIABLES` that is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<String>,
 }
 
-/// Which GPUs a process may use: by the host's numbers under Slurm, else as CUDA, ROCm, HIP and Level Zero are told.
+/// Variables with the GPUs that a process may use: the host's numbers by Slurm, then settings of CUDA, ROCm, HIP and
+/// Level Zero.
 const GPU_VARIABLES: [&str; 5] = [
     "SLURM_STEP_GPUS",
     "CUDA_VISIBLE_DEVICES",
@@ -121,7 +124,7 @@ const GPU_VARIABLES: [&str; 5] = [
 const GPUS_BYTES_MAX: usize = 256;
 
 impl Binding {
-    /// From the text of `/proc/PID/status`; nothing where it does not say both.
+    /// Parses the text of `/proc/PID/status`; `None` if CPUs or memory nodes are missing.
     pub fn of_status(status: &str) -> Option<Self> {
         let value = |key: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(key))?;
@@ -134,7 +137,7 @@ impl Binding {
         })
     }
 
-    /// The same with the GPUs that the environment names.
+    /// Adds the GPUs that the environment names.
     pub fn with_gpus(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let mut lists = GPU_VARIABLES
             .iter()
@@ -143,9 +146,9 @@ impl Binding {
         self
     }
 
-    /// Numbers of the GPUs; nothing where they are named otherwise (`GPU-8932f937…`, `MIG-…`), or not at all.
+    /// Numbers of the GPUs; `None` if they have other names (`GPU-8932f937…`, `MIG-…`), or are unknown.
     pub fn gpu_numbers(&self) -> Option<Vec<u32>> {
-        // A part of a GPU is `NUMBER.PART` to Level Zero.
+        // Level Zero writes a part of a GPU as `NUMBER.PART`.
         let number = |gpu: &str| gpu.split('.').next()?.trim().parse().ok();
         self.gpus.as_ref()?.split(',').map(number).collect()
     }

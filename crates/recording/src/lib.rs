@@ -1,12 +1,10 @@
-//! What was observed in one run of a program: accesses, objects, threads, call sites, and the
-//! machine it ran on, in memory and on disk.
+//! Observations of one run of a program: accesses, objects, threads, call sites and the machine, in memory and on disk.
 //!
-//! The types of this crate are the nouns that every later stage works on. It samples nothing and
-//! decides nothing. A recording is a folder; while a run lasts it is an append-only framed log
-//! ([`log`]), afterwards Parquet tables. Readers take both. `docs/reference/recording-format.md` has every file and
-//! column.
+//! The types of this crate are the nouns that every later stage works on. The crate samples nothing and decides
+//! nothing. A recording is a folder. While a run lasts, the folder holds an append-only framed log ([`log`]),
+//! afterwards Parquet tables. Readers take both. `docs/reference/recording-format.md` has every file and column.
 //!
-//! Writing one takes a [`LogWriter`], reading one [`Recording::open`]:
+//! A [`LogWriter`] writes a recording, and [`Recording::open`] reads one:
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -69,5 +67,6 @@ pub use tables::{
     ObjectId, ObjectKind, SampleCounts, Tables, Thread, ThreadIndex,
 };
 
-/// Version of all that nearpage prints or serves as JSON. A key that goes or changes its meaning takes the next number.
+/// Version of everything that nearpage prints or serves as JSON. A key that is removed or changes its meaning takes the
+/// next number.
 pub const JSON_VERSION: u32 = 1;

@@ -23,7 +23,6 @@ const ACCESSES: u32 = 1;
 /// Kind of a frame of events.
 const EVENTS: u32 = 2;
 
-/// What a frame's header says.
 struct FrameHeader {
     kind: u32,
     length: u32,

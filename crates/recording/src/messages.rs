@@ -1,5 +1,5 @@
-//! What the preload library and the tracer had to say: lines in a file ([`nearpage_wire::messages`]) that the recorder makes before the
-//! program runs.
+//! Messages of the preload library and the tracer: lines in a file ([`nearpage_wire::messages`]) that the recorder
+//! makes before the program runs.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,20 +7,20 @@ use std::path::Path;
 use nearpage_amount::counted;
 use nearpage_wire::messages::{FILE_BYTES, lines, lost};
 
-/// What was said.
+/// Messages from inside the recorded programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Messages {
-    /// For people, equal lines once.
+    /// Texts for people; equal lines appear once.
     pub lines: Vec<String>,
-    /// Processes, as they know themselves, that said why they have no allocation log.
+    /// Processes that reported why they have no allocation log, by the id that they see themselves.
     pub explained: Vec<u32>,
 }
 
 impl Messages {
-    /// Name of the file in the folder that the library writes to.
+    /// Name of the file, in the folder that the library writes to.
     pub const FILE: &str = nearpage_wire::messages::FILE_NAME;
 
-    /// Reads the file in `folder`; where it is missing, nothing was said.
+    /// Reads the file in `folder`; a missing file has no messages.
     pub fn read(folder: &Path) -> Self {
         let mut file = Vec::new();
         // Best effort: the lines are no data of the recording.
@@ -37,7 +37,7 @@ impl Messages {
             if line.ends_log {
                 explained.push(line.pid);
             }
-            // The file is the program's memory: a line may be anything.
+            // The program can write into the file's memory, so a line may hold anything.
             let text = String::from_utf8_lossy(line.text).replace(char::is_control, "?");
             match found.iter_mut().find(|(known, _)| *known == text) {
                 Some((_, count)) => *count += 1,

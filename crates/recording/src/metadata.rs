@@ -1,4 +1,4 @@
-//! What holds for a recording as a whole, and how it is written in `recording.json`.
+//! Metadata of a recording as a whole, and their form in `recording.json`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,9 +11,9 @@ use crate::{Binding, Launched, Mark, Origin, SampleCounts, Source};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// The recorder is running, or was killed: what is there can be read.
+    /// The recorder is running or was killed; what it wrote so far can be read.
     Incomplete,
-    /// The recorder ended it.
+    /// The recorder ended the recording.
     Complete,
 }
 
@@ -21,47 +21,47 @@ pub enum Status {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ThreadPinning {
-    /// Not at all.
+    /// Threads were not pinned.
     #[default]
     None,
-    /// Node after node.
+    /// Threads filled one node after the other.
     Compact,
-    /// To one node after the other in turn.
+    /// Threads went round the nodes.
     Scatter,
-    /// As a plan said, by which pages were placed, too.
+    /// A plan pinned the threads, and placed pages, too.
     Plan,
 }
 
-/// A rate, and since when.
+/// A sampling rate, and its start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RateChange {
-    /// CLOCK_MONOTONIC.
+    /// Start of the rate, by CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// Samples per second and CPU.
     pub rate_hz: f64,
 }
 
-/// How programs were observed that were running already.
+/// How programs that were already running were observed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     /// `process 1234`, `processes 1, 2`, `cgroup PATH`, `all`.
     pub target: String,
-    /// In one sentence, how its threads were covered.
+    /// How the target's threads were covered, in one sentence.
     pub coverage: String,
 }
 
-/// `recording.json`: what holds for the recording as a whole.
+/// Contents of `recording.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metadata {
     /// Format version, see `docs/reference/recording-format.md`.
     pub version: u32,
-    /// How it ended.
+    /// How the recording ended.
     pub status: Status,
-    /// nearpage's version that recorded.
+    /// Version of nearpage that recorded.
     pub recorder: String,
     /// Command and arguments; empty under `--redact`.
     pub command: Vec<String>,
-    /// Build-id of the command's executable, where it has one.
+    /// Build-id of the command's executable; empty if it has none.
     pub build_id: String,
     /// Exit status of the command as a shell would show it (128 + signal), once it ended.
     pub exit_status: Option<i32>,
@@ -69,58 +69,57 @@ pub struct Metadata {
     pub started_unix_ns: u64,
     /// CLOCK_MONOTONIC when recording began.
     pub begin_ns: u64,
-    /// CLOCK_MONOTONIC when it ended; 0: not yet.
+    /// CLOCK_MONOTONIC when recording ended; 0 before.
     pub end_ns: u64,
-    /// Where its accesses come from.
+    /// Source of the accesses.
     pub source: Source,
-    /// Samples per second and CPU, asked for or chosen: the greatest rate where it changes within the
-    /// sample budget, at which a sample weighs 1.
+    /// Samples per second and CPU, requested or chosen. If the rate changes within the sample budget, this is the
+    /// greatest rate, at which a sample weighs 1.
     pub rate_hz: f64,
-    /// The rates sampled at, by time, where they changed (weights and costs say so already); the
-    /// first from the beginning on.
+    /// Sampling rates by time, if they changed; the first holds from the beginning. Weights and costs take the changes
+    /// into account.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates: Vec<RateChange>,
-    /// How its threads were pinned.
+    /// How the threads were pinned.
     pub thread_placement: ThreadPinning,
-    /// On which side of the sampled instruction pointer the stalling instruction is (`before`, `at`
-    /// or `block`), and what a sample cost: as measured before recording, for people to read.
+    /// Measurements before recording, for people to read: the side of the sampled instruction pointer on which the
+    /// stalling instruction is (`before`, `at` or `block`), and the cost of a sample.
     pub calibration: String,
-    /// Notes to the user that belong to the recording (degradations and their cause).
+    /// Notes for the user about the recording (degradations and their cause).
     pub notes: Vec<String>,
-    /// Sum over all threads.
+    /// Counts of samples, summed over all threads.
     pub counts: SampleCounts,
-    /// Allocation-log totals: allocations seen, of which small and passed without a record, stacks
-    /// left out for cost, damaged blocks.
+    /// Allocations that the preload library saw, including those without a record.
     pub allocations: u64,
-    /// Small allocations passed without a record of their own.
+    /// Small allocations without a record of their own.
     pub small_unlogged: u64,
     /// Stacks left out because the unwinding budget was spent.
     pub stacks_omitted: u64,
-    /// Blocks that failed their checksum, in either log.
+    /// Blocks that failed their checksum, in the recorder's log and the allocation logs.
     pub damaged_blocks: u64,
     /// Marks of the stable phase.
     pub marks: Vec<Mark>,
-    /// Node numbers of the machine it ran on (more than one: remote shares can be told).
+    /// Node numbers of the recorded machine.
     pub nodes: Vec<NodeId>,
-    /// Paths and arguments were left out.
+    /// Whether paths and arguments were left out.
     pub redacted: bool,
-    /// Number that an MPI launcher gave the recorder, where it ran under one.
+    /// Rank that an MPI launcher gave the recorder, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Where a launcher started the recorder as one of many: which, and of what job.
+    /// Launcher, rank and job, if a launcher started the recorder as one of many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Launched>,
-    /// Host that it was made on, as the kernel calls it; empty where `launched` has it, or it is not known, and under
-    /// `--redact`.
+    /// Host on which the recording was made, by its name in the kernel; empty if `launched` has it, if unknown, and
+    /// under `--redact`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Whose the recorder was; absent where that is not known, and under `--redact`.
+    /// Control group, job and pod of the recorder; absent if unknown, and under `--redact`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// What a command was bound to when it was started; absent of what was running already.
+    /// CPUs, memory nodes and GPUs that the command was bound to at its start; absent for programs that already ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
-    /// Of a recording of programs that were running already: whom it was attached to, and how.
+    /// Target and coverage of a recording of programs that were already running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attached>,
     /// How a trace was made; absent for samples.
@@ -129,7 +128,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Of a recording that begins, at `started`, with accesses from `source`, on a machine of these nodes: nothing else is known yet.
+    /// Metadata of a recording that begins at `started`, with accesses from `source`, on a machine with these nodes.
     pub fn begun(source: Source, started: SystemTime, nodes: Vec<NodeId>) -> Self {
         let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {

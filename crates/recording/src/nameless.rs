@@ -1,6 +1,6 @@
-//! Names of functions of programs and libraries whose file has no name (any more): a memfd, or a file that was removed or
-//! replaced while it ran. Nobody finds such a file when the recording has ended, so the recorder keeps its function table in
-//! the recording's folder, in the form of a map of generated code ([`jit`](crate::jit)), names as the file has them.
+//! Names of functions in files that have no name (any more): a memfd, or a file that was removed or replaced while it
+//! ran. Such a file cannot be found after the recording. The recorder therefore keeps its function table in the
+//! recording's folder, in the form of a map of generated code ([`jit`](crate::jit)), with names as in the file.
 
 use std::fmt::Write as _;
 use std::io;
@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use crate::elf::ElfFile;
 use crate::{Module, folder};
 
-/// Where the functions of a module are kept, if they are.
+/// Path of the function table of a module, if one was kept.
 pub(crate) fn map_of(folder: &Path, module: &Module) -> PathBuf {
     let key = format!("{}\0{}", module.path, module.build_id);
     let number = nearpage_wire::checksum::crc32(key.as_bytes());
     folder.join(format!("functions-{number:08x}.map"))
 }
 
-/// Keeps the functions of a module whose file `opened` leads to, where that has no other name. `module` is as it was logged:
-/// it may lack its build-id.
+/// Keeps the functions of a module if its file, to which `opened` leads, has no name. `module` is as in the log and may
+/// lack its build-id.
 ///
 /// # Errors
-/// As the system says; the functions have no names then.
+/// Errors of the system; the functions then have no names.
 pub(crate) fn keep(folder: &Path, mut module: Module, opened: &Path) -> io::Result<()> {
     if opened.metadata()?.nlink() > 0 {
         return Ok(());

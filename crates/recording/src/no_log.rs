@@ -1,7 +1,7 @@
-//! Why a process, or what it allocates, is in no allocation log: every reason, with its sentence.
+//! Reasons why a process or its allocations are in no allocation log, each with a sentence for the user.
 //!
-//! The library itself reports what happens inside a process that has it: a limit, a full disk, a filter of system calls
-//! ([`crate::Messages`]).
+//! The preload library itself reports problems inside a process that has the library: a limit, a full disk, a filter of
+//! system calls ([`crate::Messages`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,29 +10,29 @@ use std::path::Path;
 use crate::Event;
 use crate::elf::ElfFile;
 
-/// Why the heap objects of a process are not known.
+/// Why the heap objects of a process are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoLog {
     /// The program has no dynamic loader.
     StaticallyLinked,
-    /// The program has a sanitizer of this name.
+    /// The program is built with the sanitizer of this name.
     Sanitizer(&'static str),
-    /// The program is for another processor.
+    /// The program is for another processor architecture.
     OtherProcessor,
-    /// The program's file is gone or cannot be read, so that nothing is known of it.
+    /// The program's file is gone or cannot be read, so nothing is known of the program.
     UnknownProgram,
-    /// The program is none of these, and yet was started without the library.
+    /// No other reason applies, but the program was started without the library.
     OtherEnvironment,
     /// The kernel ended sampling when the program started.
     Privileged,
-    /// Logs have numbers of processes that nobody has out here.
+    /// The logs have process ids of another PID namespace.
     PidNamespace,
-    /// The library was there, and there is no log.
+    /// The library was loaded, but there is no log.
     OtherUser,
 }
 
 impl NoLog {
-    /// All of them, for tests and documentation.
+    /// All reasons, for tests and documentation.
     pub const ALL: [Self; 8] = [
         Self::StaticallyLinked,
         Self::Sanitizer("AddressSanitizer"),
@@ -52,7 +52,7 @@ impl NoLog {
         }
     }
 
-    /// Why the preload library cannot be in a program with this file; `None`: it can.
+    /// Why the preload library cannot be in a program with this file; `None` if it can.
     pub fn of_file(file: &ElfFile) -> Option<Self> {
         if !file.is_for_this_processor() {
             return Some(Self::OtherProcessor);
@@ -104,15 +104,15 @@ impl fmt::Display for NoLog {
     }
 }
 
-/// Programs of which the kernel reported the start and nothing more: it ends sampling where a program has other
-/// privileges than its user, or may not be read.
+/// Programs of which the kernel reported only the start. It ends sampling if a program has other privileges than its
+/// user, or may not be read.
 #[derive(Clone, Debug, Default)]
 pub struct UnsampledPrograms {
     names: BTreeMap<u32, String>,
 }
 
 impl UnsampledPrograms {
-    /// Takes an event into account. In order of time.
+    /// Takes an event into account; events must come in order of time.
     pub fn event(&mut self, event: &Event) {
         match event {
             Event::Name {
@@ -130,12 +130,12 @@ impl UnsampledPrograms {
         }
     }
 
-    /// Their names, by process.
+    /// Names of the programs, by process.
     pub fn programs(&self) -> &BTreeMap<u32, String> {
         &self.names
     }
 
-    /// Cause and remedy, in a sentence; `None`: there are none.
+    /// Cause and remedy in a sentence; `None` if there are no such programs.
     pub fn note(&self) -> Option<String> {
         let (pid, name) = self.names.first_key_value()?;
         let more = match self.names.len() {

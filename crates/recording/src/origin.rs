@@ -1,28 +1,29 @@
-//! Whose a process is, for a fleet: its control group, and the job or pod that a resource manager named that after.
+//! Owner of a process, for fleets: its control group, and the job or pod after which a resource manager named the
+//! group.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest `/proc/PID/cgroup` that is read.
+/// Longest `/proc/PID/cgroup` that is read, in bytes.
 const CGROUP_BYTES_MAX: u64 = 64 << 10;
 
-/// Whose a process is; empty where that is not known.
+/// Owner of a process; fields are empty where unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Path of its control group in the unified hierarchy, else in the first.
+    /// Path of the control group in the unified hierarchy, else in the first hierarchy listed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cgroup: String,
-    /// Number of its job: Slurm calls the group of a job `job_NUMBER`.
+    /// Number of the job: Slurm names the group of a job `job_NUMBER`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub job: String,
-    /// Identifier of its pod: Kubernetes calls the group of a pod `pod…` or `kubepods-…-pod….slice`.
+    /// Identifier of the pod: Kubernetes names the group of a pod `pod…` or `kubepods-…-pod….slice`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pod: String,
 }
 
 impl Origin {
-    /// Of a process, by the kernel's files below `proc_root`: `self` is this one.
+    /// Origin of a process, from the kernel's files below `proc_root`; `self` is this process.
     pub fn of(proc_root: &Path, process: &str) -> Self {
         let file = proc_root.join(process).join("cgroup");
         let text = nearpage_files::read_text(&file, CGROUP_BYTES_MAX).unwrap_or_default();
@@ -32,10 +33,10 @@ impl Origin {
     fn of_text(text: &str) -> Self {
         let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
         let unified = text.lines().find(|line| line.starts_with("0::"));
-        // Where the unified hierarchy has nothing in it, an older one does.
+        // A process in the root of the unified hierarchy may be in a group of an older hierarchy.
         let unified = unified.and_then(path).filter(|path| path != "/");
         let cgroup = unified.or_else(|| text.lines().find_map(path));
-        // The root says nothing of whose it is.
+        // The root group does not tell an owner.
         let cgroup = cgroup.filter(|path| path != "/").unwrap_or_default();
         let find =
             |of: fn(&str) -> Option<&str>| cgroup.split('/').find_map(of).unwrap_or_default();

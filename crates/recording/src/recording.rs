@@ -1,4 +1,4 @@
-//! Opening a recording.
+//! Opens, reads and writes recordings.
 
 use std::path::{Path, PathBuf};
 
@@ -14,21 +14,21 @@ use crate::trace::{self, OpenFrames, OpenedTrace, SharedTrace, Trace};
 use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
 use crate::{jit, nameless, source_lines};
 
-/// A recording: everything but the accesses in memory, the accesses in chunks on disk.
+/// A recording. Accesses stay on disk and are read in chunks; everything else is in memory.
 #[derive(Debug)]
 pub struct Recording {
-    /// Where it is.
+    /// Folder of the recording.
     pub folder: PathBuf,
-    /// What holds for the whole.
+    /// Metadata of the whole recording.
     pub metadata: Metadata,
-    /// The machine it was made on.
+    /// Machine on which the recording was made.
     pub machine: Machine,
     /// Objects, threads, modules, call sites.
     pub tables: Tables,
     accesses: Accesses,
 }
 
-/// Where the accesses are.
+/// Where the accesses are stored.
 #[derive(Debug)]
 enum Accesses {
     Table(accesses::Reader),
@@ -36,8 +36,8 @@ enum Accesses {
     Trace(SharedTrace),
 }
 
-/// Reads chunks of accesses, best in order: what the next one has a part of is not decoded again. Several may read at
-/// once.
+/// Reads chunks of accesses. Reading in order is fastest, as parts that neighbouring chunks share are decoded once.
+/// Several readers may work at the same time.
 #[derive(Debug)]
 pub struct ChunkReader<'a> {
     accesses: &'a Accesses,
@@ -46,8 +46,8 @@ pub struct ChunkReader<'a> {
 }
 
 impl ChunkReader<'_> {
-    /// Replaces what is in `batch` by the wanted columns of chunk `number` (from a log: by all). Panics where there is no
-    /// such chunk.
+    /// Replaces the contents of `batch` by the selected columns of chunk `number`; a log always gives all columns.
+    /// Panics if there is no such chunk.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::Io`].
@@ -65,7 +65,7 @@ impl ChunkReader<'_> {
     }
 }
 
-/// Columns to read; the others of a batch stay empty.
+/// Columns to read; all other columns of a batch stay empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "a flag per column of AccessBatch")]
 pub struct ColumnSelection {
@@ -108,12 +108,11 @@ impl ColumnSelection {
 }
 
 impl Recording {
-    /// Opens the recording in `folder`. One that ended and is still a log becomes tables first,
-    /// where the folder may be written; one whose recorder is running or was killed is read from its
-    /// log.
+    /// Opens the recording in `folder`. A recording that ended but is still a log becomes tables first, if the folder
+    /// can be written. If the recorder is running or was killed, its log is read.
     ///
     /// # Errors
-    /// [`Error::NotARecording`], [`Error::Version`], [`Error::Damaged`] (say, a truncated table, by
+    /// [`Error::NotARecording`], [`Error::Version`], [`Error::Damaged`] (for example a truncated table, by
     /// name), [`Error::Io`].
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let metadata = folder::read_metadata(folder)?;
@@ -166,7 +165,7 @@ impl Recording {
 
     fn open_log(folder: &Path, mut metadata: Metadata, paths: &ModulePaths) -> Result<Self, Error> {
         let machine = folder::read_machine(folder)?;
-        // What a recorder that was killed did not get to. A folder that can't be written to is read as it is.
+        // Finishes the traces that a killed recorder left. A folder that can't be written to is read as it is.
         let alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
         let _ = trace::finish_frames(&folder.join(folder::TRACE_FOLDER), alive);
         let FromLogs {
@@ -187,7 +186,7 @@ impl Recording {
         })
     }
 
-    /// Has the recording ended properly?
+    /// Whether the recorder ended the recording.
     pub fn is_complete(&self) -> bool {
         self.metadata.status == Status::Complete
     }
@@ -210,7 +209,7 @@ impl Recording {
         }
     }
 
-    /// Reads chunks.
+    /// A reader of the chunks.
     pub fn chunk_reader(&self) -> ChunkReader<'_> {
         ChunkReader {
             accesses: &self.accesses,
@@ -232,10 +231,10 @@ impl Recording {
         self.chunk_reader().read(number, columns, batch)
     }
 
-    /// Every miss of the program, to be replayed.
+    /// Every miss of the program, for replay.
     ///
     /// # Errors
-    /// [`Error::SamplesOnly`]; [`Error::CutShort`] where the end of a process is missing.
+    /// [`Error::SamplesOnly`]; [`Error::CutShort`] if the end of a process is missing.
     pub fn trace(&self) -> Result<Trace, Error> {
         let trace = self.full()?;
         match trace.cut_short() {
@@ -244,7 +243,7 @@ impl Recording {
         }
     }
 
-    /// The trace, cut short or not.
+    /// The trace, whether cut short or not.
     pub(crate) fn full(&self) -> Result<&SharedTrace, Error> {
         match &self.accesses {
             Accesses::Trace(trace) => Ok(trace),
@@ -252,8 +251,8 @@ impl Recording {
         }
     }
 
-    /// All accesses, chunk by chunk, all columns; in the order they were recorded, which is that of
-    /// time but for neighbours on different CPUs.
+    /// All accesses with all columns, chunk by chunk, in the order of recording. This is the order of time, except for
+    /// neighbouring accesses on different CPUs.
     pub fn accesses(&self) -> impl Iterator<Item = Result<AccessBatch, Error>> {
         let mut reader = self.chunk_reader();
         (0..self.access_chunks()).map(move |chunk| {
@@ -264,8 +263,8 @@ impl Recording {
         })
     }
 
-    /// Module and virtual address in its file of an address of process `pid` at `time_ns`. For many
-    /// look-ups, go through `tables.mappings` instead, which are sorted.
+    /// Module of an address of process `pid` at `time_ns`, and the virtual address in the module's file. For many
+    /// look-ups, use `tables.mappings` instead, which are sorted.
     pub fn resolve(&self, pid: u32, time_ns: u64, address: u64) -> Option<(ModuleId, u64)> {
         let first = self
             .tables
@@ -283,7 +282,8 @@ impl Recording {
             .next()
     }
 
-    /// Copies the names of generated code, and of code without a file, to the folder of a recording that was written from this one's tables.
+    /// Copies the names of generated code, and of code without a file, to `folder`, whose recording has the same
+    /// tables.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -316,8 +316,8 @@ fn has_log(folder: &Path) -> bool {
 }
 
 impl Recording {
-    /// Writes a recording that no recorder made: folder (mode 0700), machine, tables, with accesses
-    /// from `write_accesses`.
+    /// Writes a recording that no recorder made: folder (mode 0700), machine, tables, and accesses from
+    /// `write_accesses`.
     ///
     /// # Errors
     /// [`Error::FolderInUse`], [`Error::Io`].

@@ -1,6 +1,6 @@
-//! What is the same in the recordings of a job's ranks is on disk once: files with equal contents are hard links to one,
-//! which is in [`SHARED_FOLDER`] beside the recordings. Each recording still has all of its files, and opens without the
-//! others. Best effort: where a file system has no links, each recording keeps its own copy.
+//! Stores equal files of a job's ranks on disk once, as hard links to a file in [`SHARED_FOLDER`] beside the
+//! recordings. Each recording still has all of its files, and opens without the others. Best effort: if a file system
+//! has no hard links, each recording keeps its own copy.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -10,12 +10,12 @@ use std::path::Path;
 use crate::folder::{self, MACHINE_FILE};
 use crate::storage;
 
-/// In the folder of a job, a link to each file that recordings share.
+/// Folder with a link to each shared file, in the folder of the job.
 const SHARED_FOLDER: &str = ".shared";
-/// Larger files are no two ranks'.
+/// Larger files are not shared, as they differ between ranks.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Shares what the recording in `folder` may have in common with those beside it.
+/// Shares the files that the recording in `folder` may have in common with recordings beside it.
 pub(crate) fn share(folder: &Path) {
     let Some(job) = folder.parent().filter(|job| is_of_job(job)) else {
         return;
@@ -26,12 +26,13 @@ pub(crate) fn share(folder: &Path) {
         return;
     }
     for name in [MACHINE_FILE].into_iter().chain(storage::SHARED_TABLES) {
-        // What can't be shared stays as it is.
+        // A file that can't be shared stays as it is.
         let _ = share_file(&store, folder, name);
     }
 }
 
-/// Recordings in the current folder, or in one where others may write (`/tmp`), are of more than one job.
+/// Whether `parent` belongs to one job. The current folder, or a folder where others may write (`/tmp`), can have
+/// recordings of several jobs.
 fn is_of_job(parent: &Path) -> bool {
     let is_current = parent.as_os_str().is_empty() || parent == Path::new(".");
     let is_ours = fs::metadata(parent).is_ok_and(|folder| folder.mode() & 0o022 == 0);
@@ -45,14 +46,14 @@ fn share_file(store: &Path, folder: &Path, name: &str) -> io::Result<()> {
     let kept = store.join(format!("{checksum:08x}-{}-{name}", contents.len()));
     match fs::hard_link(&file, &kept) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        // The first of its contents, or links are refused.
+        // This is the first file with these contents, or links are refused.
         linked => return linked,
     }
     let inode = |path: &Path| -> io::Result<(u64, u64)> {
         let found = fs::symlink_metadata(path)?;
         Ok((found.dev(), found.ino()))
     };
-    // A checksum is no proof, and renaming a link to another of the same file does nothing.
+    // An equal checksum is no proof of equal contents. Renaming a link over a link to the same file does nothing.
     let is_same = nearpage_files::read(&kept, BYTES_MAX)? == contents;
     if !is_same || inode(&kept)? == inode(&file)? {
         return Ok(());
@@ -127,7 +128,7 @@ mod tests {
         fs::write(store.join(&name), "b").unwrap();
         share(&rank);
         assert_eq!(fs::read_to_string(rank.join(MACHINE_FILE)).unwrap(), "a");
-        // Nor what a link leads to.
+        // A symbolic link in the store is not followed, either.
         fs::remove_file(store.join(&name)).unwrap();
         fs::write(job.path().join("elsewhere"), "a").unwrap();
         std::os::unix::fs::symlink(job.path().join("elsewhere"), store.join(&name)).unwrap();

@@ -1,5 +1,5 @@
-//! Functions, files and lines of instructions whose program nobody has: an imported recording brings them along in a file of
-//! its own, a line for each instruction: address (hexadecimal), line, function, file, with tabs between them.
+//! Functions, files and lines of instructions whose program is not available. An imported recording has them in a file,
+//! a line for each instruction: address (hexadecimal), line, function and file, separated by tabs.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -13,24 +13,24 @@ use crate::{Frame, Module, ModuleId, folder};
 /// Path of the module that stands for all imported code. Its offsets are addresses.
 pub(crate) const MODULE: &str = "[imported]";
 const FILE: &str = "source-lines.tsv";
-/// More of the file is not read: some million instructions.
+/// Most bytes of the file that are read: some million instructions.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Where an instruction is in its program's source.
+/// Place of an instruction in its program's source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct SourceLine {
-    /// Empty: not known.
+    /// Empty if unknown.
     pub function: String,
-    /// Empty: not known.
+    /// Empty if unknown.
     pub file: String,
-    /// 0: not known.
+    /// 0 if unknown.
     pub line: u32,
 }
 
-/// What is known, by address.
+/// Known lines, by address of the instruction.
 pub(crate) type SourceLines = FxHashMap<u64, SourceLine>;
 
-/// The file with a module's lines, where it is of imported code.
+/// The file with a module's lines, if the module is imported code.
 pub(crate) fn map_of(folder: &Path, module: &Module) -> Option<PathBuf> {
     (module.path == MODULE).then(|| folder.join(FILE))
 }
@@ -47,12 +47,12 @@ pub(crate) fn write(folder: &Path, lines: &SourceLines) -> io::Result<()> {
     folder::replace(&folder.join(FILE), text.as_bytes())
 }
 
-/// Nothing of a name ends a field.
+/// Replaces control characters, so that a name ends no field and no line.
 fn plain(name: &str) -> String {
     name.replace(|letter: char| letter.is_control(), " ")
 }
 
-/// Reads such a file; lines that are none are left out.
+/// Reads the file; invalid lines are left out.
 pub(crate) fn read(file: &Path) -> io::Result<SourceLines> {
     let mut bytes = Vec::new();
     nearpage_files::open(file)?
@@ -61,7 +61,7 @@ pub(crate) fn read(file: &Path) -> io::Result<SourceLines> {
     Ok(lines(&bytes))
 }
 
-/// The same of the file's bytes.
+/// Parses the file's bytes; invalid lines are left out.
 pub(crate) fn lines(bytes: &[u8]) -> SourceLines {
     let text = String::from_utf8_lossy(bytes);
     text.lines().filter_map(line).collect()

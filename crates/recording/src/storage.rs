@@ -1,7 +1,7 @@
 //! The tables on disk: one Parquet file each, read and written column by column.
 //!
-//! A table's columns stand at the top of its module, `docs/reference/recording-format.md` says what they mean. A file
-//! is written under a name of its own and renamed when the whole recording is ready.
+//! The columns of a table stand at the top of its module; `docs/reference/recording-format.md` explains them. A file is
+//! written under a temporary name and renamed when the whole recording is ready.
 
 pub(crate) mod accesses;
 pub(crate) mod call_sites;
@@ -27,11 +27,10 @@ use self::file::Unfinished;
 use crate::trace::PageRow;
 use crate::{AccessBatch, Error, Metadata, Tables, folder};
 
-/// Tables that are the same for ranks of one program: what it consists of, and where it allocates.
+/// Tables that are equal for ranks of one program: its modules, and the call sites of its allocations.
 pub(crate) const SHARED_TABLES: [&str; 2] = [modules::FORMAT.file, call_sites::FORMAT.file];
 
-/// Writes the tables of a recording, accesses first, in bounded memory. For what doesn't come from
-/// a recorder's log: conversions, and recordings made up for tests.
+/// Writes the tables of a recording, accesses first, in bounded memory; used by conversions, imports and tests.
 pub struct TablesWriter {
     folder: std::path::PathBuf,
     accesses: accesses::Writer,
@@ -46,8 +45,8 @@ impl std::fmt::Debug for TablesWriter {
 }
 
 impl TablesWriter {
-    /// Begins in `folder`, which exists. What is written before [`TablesWriter::finish`] has other
-    /// names, and is removed where it is never called.
+    /// Begins in `folder`, which exists. Files have temporary names until [`TablesWriter::finish`], and are removed if
+    /// it is never called.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -66,7 +65,7 @@ impl TablesWriter {
         self.accesses.write(batch)
     }
 
-    /// Writes the other tables and puts everything in place, the accesses last: where they are, the
+    /// Writes the other tables and puts all files in place, the accesses last. If the accesses are in place, the
     /// recording has all its tables.
     ///
     /// # Errors
@@ -78,8 +77,8 @@ impl TablesWriter {
     }
 }
 
-/// Writes the tables of a trace, whose accesses stay in the tracer's files, and puts them in place,
-/// the pages last: where they are, the recording has all its tables.
+/// Writes the tables of a trace and puts them in place, the pages last. The accesses stay in the tracer's files. If the
+/// pages are in place, the recording has all its tables.
 pub(crate) fn write_traced(
     folder: &Path,
     tables: &Tables,
@@ -111,7 +110,7 @@ fn put_in_place(
     last.put_in_place()
 }
 
-/// Writes all tables but the accesses. Nothing is in place before [`Unfinished::put_in_place`].
+/// Writes all tables except the accesses. Nothing is in place before [`Unfinished::put_in_place`].
 fn write(folder: &Path, tables: &Tables) -> Result<Vec<Unfinished>, Error> {
     Ok(vec![
         objects::write(folder, &tables.objects)?,
@@ -124,7 +123,7 @@ fn write(folder: &Path, tables: &Tables) -> Result<Vec<Unfinished>, Error> {
     ])
 }
 
-/// Reads all tables but the accesses, and checks what they say of each other.
+/// Reads all tables except the accesses, and checks that they agree with each other.
 pub(crate) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Tables, Error> {
     let modules = modules::read(folder, checksums)?;
     let tables = Tables {

@@ -1,4 +1,4 @@
-//! From module offsets to functions, files and lines.
+//! Looks up functions, files and lines by module and offset.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::{Frame, Module, ModuleId, jit, nameless};
 
 /// Where distributions put separate debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
-/// Where a module is looked for by name when its path was left out of the recording.
+/// Folders that are searched by file name for a module whose path was left out of the recording.
 const LIBRARY_FOLDERS: [&str; 7] = [
     ".",
     "/lib",
@@ -23,16 +23,16 @@ const LIBRARY_FOLDERS: [&str; 7] = [
     "/usr/bin",
 ];
 
-/// Looks up functions and lines. Files are opened when first asked about, debug information is
-/// parsed only as far as needed, answers are kept.
+/// Looks up functions and lines. A file is opened at the first look-up in it, its debug information is parsed only as
+/// far as needed, and answers are kept.
 #[derive(Default)]
 pub struct Symbols {
     modules: Vec<Module>,
     loaded: FxHashMap<ModuleId, Option<ModuleSymbols>>,
     answers: FxHashMap<(ModuleId, u64, bool), Vec<Frame>>,
-    /// Real paths, where the recording has file names alone.
+    /// Actual paths, for recordings that have file names only.
     paths: FxHashMap<(String, String), PathBuf>,
-    /// Of the recording: names of generated code are there.
+    /// Folder of the recording, which has the names of generated code.
     folder: Option<PathBuf>,
     notes: Vec<String>,
 }
@@ -42,18 +42,18 @@ pub struct Symbols {
 pub struct MachineCode {
     /// Demangled name.
     pub function: String,
-    /// Virtual address of the first byte, in the file's terms.
+    /// Virtual address of the first byte, as the file states it.
     pub address: u64,
     /// The code.
     pub bytes: Vec<u8>,
 }
 
 struct ModuleSymbols {
-    /// Of imported code: all that is known.
+    /// Lines of imported code, for which nothing else is known.
     imported: SourceLines,
     lines: Option<Lines>,
     functions: Vec<Symbol>,
-    /// Names as they are.
+    /// Whether names are those of generated code, which are not mangled.
     is_generated: bool,
 }
 
@@ -75,7 +75,7 @@ impl Symbols {
         }
     }
 
-    /// The same, with the names of generated code that the recording in `folder` has.
+    /// Like [`Symbols::new`], with the names of generated code that the recording in `folder` has.
     pub(crate) fn of_recording(folder: &Path, modules: &[Module]) -> Self {
         Self {
             folder: Some(folder.to_owned()),
@@ -83,7 +83,7 @@ impl Symbols {
         }
     }
 
-    /// With real paths by (path as recorded, build-id).
+    /// Like [`Symbols::new`], with actual paths by (path as recorded, build-id).
     pub(crate) fn with_paths(
         modules: &[Module],
         paths: &FxHashMap<(String, String), PathBuf>,
@@ -94,24 +94,25 @@ impl Symbols {
         }
     }
 
-    /// The function at virtual address `offset` of a module's file, innermost first: inlined
-    /// functions are frames of their own, before the one they were inlined into. One frame without
-    /// names where nothing is known.
+    /// The function at virtual address `offset` of a module's file, innermost frame first. An inlined function is a
+    /// frame of its own, before the function that contains it. If nothing is known, the result is one frame without
+    /// names.
     pub fn instruction(&mut self, module: ModuleId, offset: u64) -> Vec<Frame> {
         self.look_up(module, offset, false)
     }
 
-    /// As [`Symbols::instruction`], for an address that a call returns to: the call itself is the
-    /// instruction before.
+    /// Like [`Symbols::instruction`], for an address to which a call returns: the call itself is the instruction
+    /// before.
     pub fn return_address(&mut self, module: ModuleId, offset: u64) -> Vec<Frame> {
         self.look_up(module, offset, true)
     }
 
-    /// Machine code of the function that has virtual address `offset` of a module's file, at most `bytes_max` bytes of it:
-    /// from where they begin up to `offset`, at least.
+    /// Machine code of the function at virtual address `offset` of a module's file, at most `bytes_max` bytes. The code
+    /// begins with the function and includes `offset`.
     ///
     /// # Errors
-    /// In words: the module's file is not there or another one, it is not for x86-64, or it names no function there.
+    /// A message: the module's file is missing or another file, is not for x86-64, or names no function there, or
+    /// `offset` is too far behind the function's begin.
     pub fn machine_code(
         &self,
         module: ModuleId,
@@ -148,7 +149,7 @@ impl Symbols {
         })
     }
 
-    /// What could not be looked up, and why: a line for each module.
+    /// Modules that could not be looked up, and why: a line for each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -249,13 +250,13 @@ impl Frame {
     }
 }
 
-/// Opens the file of a module, if it is still the one that was recorded.
+/// Opens the file of a module, if it is still the recorded file.
 pub(crate) fn open_module(
     module: &Module,
     paths: &FxHashMap<(String, String), PathBuf>,
 ) -> Result<ElfFile, String> {
     let key = (module.path.clone(), module.build_id.clone());
-    // Some events leave the build-id to be read from the file.
+    // Some events lack the build-id, which was read from the file afterwards.
     let path = paths
         .get(&key)
         .or_else(|| paths.get(&(key.0, String::new())))
@@ -374,7 +375,7 @@ fn frames_of(lines: &Lines, probe: u64) -> Option<Vec<Frame>> {
     known.then_some(frames)
 }
 
-/// By build-id first, then by `.gnu_debuglink` in the places where gdb looks.
+/// Finds a debug file by build-id first, then by `.gnu_debuglink` in the places where gdb looks.
 fn find_debug_file(file: &ElfFile, build_id: &str) -> Option<ElfFile> {
     let own = if build_id.is_empty() {
         file.build_id()

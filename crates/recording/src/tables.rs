@@ -1,5 +1,5 @@
-//! The tables beside the accesses: objects, threads, modules, call sites; and the events that a
-//! recorder sees on the way.
+//! Tables of a recording beside the accesses (objects, threads, modules, call sites), and the events that a recorder
+//! sees.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -8,8 +8,8 @@ use nearpage_machine::CpuId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Position of a thread in [`Thread`]'s table. Threads of all processes are numbered together in
-/// order of creation; a kernel tid that is used again is another thread.
+/// Position of a thread in [`Thread`]'s table. Threads of all processes are numbered together in order of creation. A
+/// kernel tid that is used again is another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ThreadIndex(pub u32);
@@ -29,7 +29,7 @@ pub struct CallSiteId(pub u32);
 #[serde(transparent)]
 pub struct ModuleId(pub u32);
 
-/// What an object is.
+/// Kind of an object.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -38,7 +38,7 @@ pub struct ModuleId(pub u32);
 pub enum ObjectKind {
     /// A heap allocation, by call site.
     Heap = 0,
-    /// A static symbol (or what lies between symbols in a module's data).
+    /// A static symbol (or memory between symbols in a module's data).
     Static = 1,
     /// A mapping of the program's own.
     Mapping = 2,
@@ -48,13 +48,13 @@ pub enum ObjectKind {
     Tls = 4,
     /// Executable memory of a module, or generated code.
     Code = 5,
-    /// The allocator's memory (break and arenas) as a whole: what lies in it and in no logged
-    /// object counts as `heap_unresolved`.
+    /// The allocator's memory (break and arenas) as a whole; accesses to it outside of logged objects count as
+    /// `heap_unresolved`.
     HeapArea = 6,
 }
 
 impl ObjectKind {
-    /// The kind with this number, as files have it.
+    /// Decodes the number that files store.
     pub fn from_number(number: u8) -> Option<Self> {
         use ObjectKind::*;
         [Heap, Static, Mapping, Stack, Tls, Code, HeapArea]
@@ -65,46 +65,46 @@ impl ObjectKind {
 
 /// A named address range with a lifetime, in one process.
 ///
-/// Objects lie inside one another: a static symbol in its module's `.data`, thread-local storage at
-/// the end of a stack, a heap allocation in the allocator's memory. An address belongs, of the
-/// objects alive at the time, to the first kind of: heap, thread-local storage, stack, static, code,
-/// mapping, heap area; and within a kind to the smallest.
+/// Objects may contain other objects: a module's `.data` contains static symbols, a stack contains thread-local storage
+/// at its end, the allocator's memory contains heap allocations. An address belongs to one object of those alive at the
+/// time: of the first kind among heap, thread-local storage, stack, static, code, mapping and heap area, and within the
+/// kind to the smallest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Object {
-    /// What it is.
+    /// Kind of the object.
     pub kind: ObjectKind,
-    /// Symbol, file name of a mapping, `stack of TID`…; empty for heap objects, which their call
-    /// site names.
+    /// Symbol, file name of a mapping, `stack of TID`…; empty for heap objects, which get their name from the call
+    /// site.
     pub name: String,
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// First address.
     pub address: u64,
     /// Bytes.
     pub size_bytes: u64,
-    /// CLOCK_MONOTONIC when it came to be; 0: before the recording.
+    /// CLOCK_MONOTONIC when the object was created; 0 if before the recording.
     pub born_ns: u64,
-    /// When it went; `u64::MAX`: not in this recording.
+    /// CLOCK_MONOTONIC when the object went away; `u64::MAX` if not within the recording.
     pub died_ns: u64,
-    /// How many objects of its kind it stands for (1, but for sampled small allocations).
+    /// Number of objects that this object stands for: 1, except for sampled small allocations.
     pub weight: f32,
-    /// Heap and mapping: where it was allocated.
+    /// Heap and mapping: call site that allocated the object.
     pub call_site: Option<CallSiteId>,
-    /// Heap and mapping: thread that allocated it. Stack and TLS: whose it is.
+    /// Heap and mapping: thread that allocated the object. Stack and TLS: owner.
     pub thread: Option<ThreadIndex>,
     /// Heap and mapping: number among the objects of its call site and thread, from 0.
     pub order: u32,
-    /// Static and code: module it belongs to.
+    /// Static and code: module that contains the object.
     pub module: Option<ModuleId>,
     /// Static: virtual address in the module's ELF file.
     pub module_offset: u64,
 }
 
 impl Object {
-    /// What the kernel calls the heap that `brk` extends.
+    /// The kernel's name for the heap that `brk` extends.
     pub(crate) const BRK_HEAP: &str = "[heap]";
 
-    /// Is it the heap that `brk` extends, as a whole?
+    /// Whether the object is the whole heap that `brk` extends.
     pub fn is_brk_heap(&self) -> bool {
         self.kind == ObjectKind::HeapArea && self.name == Self::BRK_HEAP
     }
@@ -113,67 +113,68 @@ impl Object {
 /// A thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Thread {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// Kernel thread id.
     pub tid: u32,
-    /// Name as the kernel has it (`comm`).
+    /// Name in the kernel (`comm`).
     pub name: String,
-    /// CLOCK_MONOTONIC when it began; 0: before the recording.
+    /// CLOCK_MONOTONIC when the thread began; 0 if before the recording.
     pub born_ns: u64,
-    /// When it ended; `u64::MAX`: not in this recording.
+    /// CLOCK_MONOTONIC when the thread ended; `u64::MAX` if not within the recording.
     pub died_ns: u64,
     /// Order of creation in its process; 0 is the main thread.
     pub order: u32,
-    /// Start routine, where the preload library saw it: module and virtual address in its file.
+    /// Start routine, if the preload library saw it: module, and virtual address in the module's file.
     pub start: Option<(ModuleId, u64)>,
-    /// Symbol of the start routine, or of what `std::thread` executes; empty where unknown.
+    /// Symbol of the start routine, or of the function that `std::thread` executes; empty if unknown.
     pub start_function: String,
-    /// Number among the threads with this start routine, the lowest that none of those running has: a program that creates
-    /// its threads anew for every step uses the same few again. The main thread is 0 of its OpenMP team.
+    /// Number among the threads with this start routine: the lowest that none of those running has. A program that
+    /// creates new threads for every step uses the same few numbers again. The main thread is number 0 of its OpenMP
+    /// team.
     pub team_index: u32,
     /// Name of the team: `openmp`, the start function's name, or `main`.
     pub team: String,
-    /// Samples by CPU, for where it ran.
+    /// Number of accesses by CPU that the thread ran on.
     pub cpus: Vec<(CpuId, u64)>,
-    /// What became of its samples.
+    /// Counts of the thread's samples.
     pub counts: SampleCounts,
 }
 
-/// What became of samples.
+/// Counts of samples by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SampleCounts {
     /// Samples taken in user mode.
     pub samples: u64,
-    /// Of these: became an access.
+    /// Samples that became an access.
     pub accesses: u64,
-    /// No memory instruction at the sampled place: computation.
+    /// Samples at an instruction without a memory access: computation.
     pub compute: u64,
-    /// A memory instruction whose address could not be recovered, or whose code bytes are unknown.
+    /// Samples at a memory instruction whose address could not be recovered, or whose code bytes are unknown.
     pub undecoded: u64,
-    /// In the kernel on the thread's behalf (not accesses).
+    /// Samples in the kernel on the thread's behalf, which are not accesses.
     pub kernel: u64,
-    /// Lost: the kernel said so.
+    /// Samples that the kernel reported as lost.
     pub lost: u64,
 }
 
 /// A program, library or piece of generated code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Module {
-    /// Path as mapped; `[vdso]`, `[jit]`; the file name alone where paths are left out. What is not UTF-8 in it stands as
-    /// [`nearpage_files::path_to_text`] has it.
+    /// Path as mapped, `[vdso]` or `[jit]`; the file name only if paths are left out. [`nearpage_files::path_to_text`]
+    /// encodes bytes that are not UTF-8.
     pub path: String,
     /// GNU build-id, lower-case hexadecimal; empty where there is none.
     pub build_id: String,
 }
 
 impl Module {
-    /// Its file's name without folders.
+    /// Name of the module's file, without folders.
     pub fn file_name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Its file.
+    /// Path of the module's file.
     pub fn file(&self) -> Cow<'_, Path> {
         nearpage_files::path_from_text(&self.path)
     }
@@ -182,24 +183,24 @@ impl Module {
 /// Where a module (or generated code) was in a process's memory, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleMapping {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// First address.
     pub address: u64,
     /// Bytes.
     pub size_bytes: u64,
-    /// CLOCK_MONOTONIC when it was mapped; 0: before the recording.
+    /// CLOCK_MONOTONIC when the module was mapped; 0 if before the recording.
     pub born_ns: u64,
-    /// When it went; `u64::MAX`: not in this recording.
+    /// CLOCK_MONOTONIC when the mapping ended; `u64::MAX` if not within the recording.
     pub died_ns: u64,
-    /// What was mapped.
+    /// The mapped module.
     pub module: ModuleId,
     /// Load bias: address − bias is the virtual address in the module's ELF file (wrapping).
     pub bias: u64,
 }
 
 impl ModuleMapping {
-    /// Virtual address in the module's file of `address`, if it lies here at `time_ns`.
+    /// Virtual address of `address` in the module's file, if `address` is in this mapping at `time_ns`.
     pub fn offset(&self, pid: u32, time_ns: u64, address: u64) -> Option<u64> {
         let here = self.pid == pid
             && address.wrapping_sub(self.address) < self.size_bytes
@@ -208,20 +209,20 @@ impl ModuleMapping {
     }
 }
 
-/// A page that was touched first, as far as page faults were sampled.
+/// First touch of a page, as far as page faults were sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstTouch {
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// The thread that touched.
+    /// Thread that touched the page.
     pub thread: ThreadIndex,
-    /// The CPU that it ran on.
+    /// CPU that the thread ran on.
     pub cpu: CpuId,
     /// Address that faulted.
     pub address: u64,
 }
 
-/// Everything of a recording but its accesses and what holds for the whole.
+/// Everything of a recording except its accesses and its metadata.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tables {
     /// By [`ObjectId`].
@@ -238,8 +239,8 @@ pub struct Tables {
     pub first_touches: Vec<FirstTouch>,
 }
 
-/// One frame of a call site, innermost first; an inlined function is a frame of its own with
-/// `inlined` set, before the function it was inlined into.
+/// One frame of a call site. An inlined function is a frame of its own with `inlined` set, before the function that
+/// contains it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
     /// Module, absent for generated code.
@@ -252,11 +253,11 @@ pub struct Frame {
     pub file: String,
     /// Line; 0 where unknown.
     pub line: u32,
-    /// Inlined into the next frame.
+    /// Whether the function was inlined into the function of the next frame.
     pub inlined: bool,
 }
 
-/// A stack that allocated.
+/// A stack of calls that allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallSite {
     /// Frames, innermost first.
@@ -270,11 +271,11 @@ pub struct Mark {
     pub time_ns: u64,
     /// Process that marked.
     pub pid: u32,
-    /// `true`: begin.
+    /// `true` for begin, `false` for end.
     pub begin: bool,
 }
 
-/// What the kernel reports besides samples. Appended to the recorder's log as they come, in order
+/// An event that the kernel reports besides samples. Events are appended to the recorder's log as they come, in order
 /// of time; object, thread and module tables are built from them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -297,7 +298,7 @@ pub enum Event {
         /// GNU build-id, lower-case hexadecimal; empty: none or not known.
         build_id: String,
     },
-    /// Nothing is mapped here any more, as a recorder found that looked.
+    /// The recorder looked here and found that nothing is mapped any more.
     Unmap {
         /// CLOCK_MONOTONIC.
         time_ns: u64,
@@ -308,7 +309,7 @@ pub enum Event {
         /// Bytes.
         length: u64,
     },
-    /// A thread's name; `exec`: the process began another program, all its mappings are gone.
+    /// A thread's name. With `exec`, the process began another program, and all its mappings are gone.
     Name {
         /// CLOCK_MONOTONIC.
         time_ns: u64,
@@ -327,11 +328,11 @@ pub enum Event {
         time_ns: u64,
         /// Process of the new thread.
         pid: u32,
-        /// The new thread.
+        /// Kernel id of the new thread.
         tid: u32,
-        /// Its number.
+        /// Number of the new thread.
         thread: ThreadIndex,
-        /// Process of the creator; another one: `fork`, mappings are copied.
+        /// Process of the creator. If it is another process, the event is a `fork`, and mappings are copied.
         parent_pid: u32,
     },
     /// A thread ended.
@@ -341,18 +342,18 @@ pub enum Event {
         /// The thread.
         thread: ThreadIndex,
     },
-    /// A page was touched first (page fault), as far as faults are sampled.
+    /// First touch of a page (page fault), as far as faults are sampled.
     FirstTouch {
         /// CLOCK_MONOTONIC.
         time_ns: u64,
-        /// The thread that touched.
+        /// Thread that touched the page.
         thread: ThreadIndex,
-        /// The CPU that it ran on.
+        /// CPU that the thread ran on.
         cpu: CpuId,
         /// Address that faulted.
         address: u64,
     },
-    /// What became of a thread's samples so far (totals; the last one counts).
+    /// Counts of a thread's samples so far; the last event of a thread counts.
     Counts {
         /// The thread.
         thread: ThreadIndex,

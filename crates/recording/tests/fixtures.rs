@@ -110,7 +110,7 @@ fn every_version_is_read() {
     }
 }
 
-/// `skid_bytes` has another name in recordings of version 0.1.
+/// Recordings of version 0.1 have `skid_bytes` under another name.
 #[test]
 fn columns_under_their_earlier_names_are_read() {
     let has_column = |folder: &Path, name: &str| {

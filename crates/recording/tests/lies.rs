@@ -1,5 +1,5 @@
-//! Recordings that lie under checksums that are right: rows that cannot be are named when a recording is opened, and of logs
-//! left out.
+//! Recordings with false contents under valid checksums. Impossible rows of tables are reported when a recording is
+//! opened; impossible records of logs are left out.
 
 mod making;
 
@@ -90,7 +90,7 @@ fn accesses_of_no_thread_and_amounts_that_are_none_name_their_row() {
     let sound = fixture("version-1-tables").tables;
     let sums = |change: &dyn Fn(&mut Access)| {
         let mut accesses = [access(30, 0, 0), access(31, 1, 0), access(32, 1, 0)];
-        // Where all are the same, the statistics say so, which know no NaN.
+        // Equal amounts are read from statistics, which know no NaN.
         (accesses[0].weight, accesses[0].cost_ns) = (2.0, 2000.0);
         change(&mut accesses[2]);
         read(&sound, &accesses)
@@ -124,7 +124,7 @@ fn ranges_beyond_the_address_space_are_refused() {
     };
     refused(lie(4096, u64::MAX), "objects.parquet: damaged: row 0:");
     refused(lie(u64::MAX, 1), "1 bytes at 0xffffffffffffffff end beyond");
-    // The kernel's page of system calls, the last thing that there is.
+    // The page of the kernel's vsyscall, the highest mapping of all.
     assert_eq!(lie(0xffff_ffff_ff60_0000, 4096).unwrap(), 0);
     assert_eq!(lie(0, 1 << 40).unwrap(), 0);
     let mut tables = sound.clone();
@@ -143,7 +143,7 @@ fn traces_need_all_their_threads() {
         fixtures.join("version-1-full"),
         tempfile::tempdir().unwrap(),
     );
-    // Tables without the second thread, and what belongs to it, beside the trace of both.
+    // Tables without the second thread and its rows, beside the trace of both threads.
     let recording = Recording::open(&full).unwrap();
     let mut tables = recording.tables.clone();
     tables.threads.truncate(1);
@@ -183,7 +183,7 @@ fn traces_need_all_their_threads() {
 fn numbers_of_threads_in_a_log_take_no_memory() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("recording");
-    // Each next one is as far from the last as may be.
+    // Each number is as far beyond the last one as is accepted.
     let forks: Vec<_> = (0..200)
         .map(|n| fork(n, 100, 100 + n as u32, 65_000 * n as u32, 1))
         .collect();
@@ -210,7 +210,7 @@ fn rows_of_a_log_that_cannot_be_are_left_out_and_counted() {
     ];
     let accesses = [access(30, 0, 4), access(31, 7, 4), access(32, u32::MAX, 4)];
     let mut log = record(&folder, &events, &accesses);
-    // A frame of its own, which is damaged.
+    // A damaged frame of its own.
     let nan = Access {
         weight: f32::NAN,
         ..access(33, 0, 4)

@@ -1,4 +1,4 @@
-//! The recorder's log: what was written is read, whatever happens to the file in between.
+//! The recorder's log: accesses and events are read as written, whatever happens to the file in between.
 
 mod making;
 
@@ -166,7 +166,7 @@ fn damaged_blocks_are_skipped_and_counted() {
     writer.accesses(&batch(&[access(12, 0, 0x3000)])).unwrap();
     drop(writer);
     let sound = fs::read(&file).unwrap();
-    // A byte of the header, of the length, of the payload.
+    // A byte of the frame's header, of the length, and of the payload.
     for at in [middle, middle + 9, middle + 30] {
         let mut damaged = sound.clone();
         damaged[at] ^= 0x55;

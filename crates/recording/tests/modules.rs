@@ -39,7 +39,7 @@ fn build(folder: &Path, output: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// What a process does that maps `program` at `base`.
+/// Events of a process that maps `program` at `base`.
 fn events_of(program: &Path, base: u64) -> [Event; 3] {
     let file = ElfFile::open(program).unwrap();
     let text = file

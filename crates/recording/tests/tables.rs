@@ -1,4 +1,4 @@
-//! The Parquet tables: round trips, and damage that is named instead of believed.
+//! The Parquet tables: round trips, and damage that is reported.
 
 mod making;
 
@@ -253,7 +253,7 @@ fn a_truncated_or_missing_table_is_named() {
     }
 }
 
-/// Root's recording, opened by another user; here, for the test may be root's, a name that is too long.
+/// Another user's recording cannot be read. As the test may run as root, a name that is too long stands for it.
 #[test]
 fn a_recording_that_may_not_be_read_is_not_called_missing() {
     let folder = tempfile::tempdir().unwrap();
@@ -315,7 +315,7 @@ fn any_access() -> impl Strategy<Value = Access> {
                 node,
             )| Access {
                 time_ns,
-                // One of the two that there are.
+                // One of the two threads of the table.
                 thread: ThreadIndex(thread % 2),
                 cpu: CpuId(cpu),
                 address,

@@ -1,22 +1,22 @@
-//! Emphasis on a terminal, where it carries meaning: headings stand out, and what is bad does.
+//! Emphasis on a terminal: headings stand out, and colour marks good, doubtful and bad results.
 
 use anstyle::{AnsiColor, Style};
 
 /// Headings.
 pub const HEADING: Style = Style::new().bold();
-/// What works.
+/// Results that are good.
 pub const GOOD: Style = AnsiColor::Green.on_default();
-/// What has its price, or should be known.
+/// Results that have a price or need attention.
 pub const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
-/// What loses, fails or is missing.
+/// Results that are bad, failed or missing.
 pub const BAD: Style = AnsiColor::Red.on_default();
 
-/// From this share on, remote accesses and lost time are worth a look…
+/// Share of remote accesses or lost time that needs attention.
 pub const SHARE_DOUBTFUL: f64 = 0.2;
-/// …and are what is wrong with the program.
+/// Share of remote accesses or lost time that is a problem.
 pub const SHARE_BAD: f64 = 0.5;
 
-/// The style of a share of remote accesses, or of lost time, 0 to 1.
+/// Style for a share of remote accesses or lost time, 0 to 1.
 pub fn alarm(share: f64) -> Style {
     match share {
         s if s >= SHARE_BAD => BAD,
@@ -25,7 +25,7 @@ pub fn alarm(share: f64) -> Style {
     }
 }
 
-/// Each line of `text` in a style, where colour is wanted.
+/// Styles each line of `text`, if `colour` is set.
 pub fn painted(text: &str, style: Style, colour: bool) -> String {
     if !colour || style.is_plain() {
         return text.to_owned();

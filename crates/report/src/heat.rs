@@ -1,4 +1,4 @@
-//! Who accessed which part of an object, as a picture: a line for each thread, a block for each part of the pages.
+//! Heat map of the accesses to an object: a line for each thread, a block for each part of the pages.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,25 +11,25 @@ use crate::printable::{printable, shorten, width};
 use crate::text::{Count, TextOptions};
 use nearpage_amount::{bytes, count, counted, percent};
 
-/// Without colour, from nothing to the most.
+/// Characters without colour, from no accesses to the most.
 const PLAIN: [char; 6] = [' ', '.', ':', '+', '#', '@'];
-/// Blocks, from nothing to the most.
+/// Blocks, from no accesses to the most.
 const BLOCKS: [char; 5] = [' ', '░', '▒', '▓', '█'];
-/// Colours of a terminal's 256, dark to bright, from little to the most.
+/// Colours of a terminal with 256, dark to bright, from few accesses to the most.
 const COLOURS: [u8; 8] = [17, 18, 54, 90, 126, 168, 209, 229];
-/// Columns of a thread's name.
+/// Width of a thread's name.
 const NAME_COLUMNS: usize = 16;
-/// Columns of its share.
+/// Width of a thread's share.
 const SHARE_COLUMNS: usize = 7;
-/// Parts of a picture that is too narrow.
+/// Minimum width of the heat map; on a narrower terminal, lines are too long.
 const PARTS_MIN: usize = 16;
 
-/// A block, the denser the greater the share of the most.
+/// Block for a share of the maximum; higher shares have denser blocks.
 pub fn shade(share: f64) -> char {
     BLOCKS[level(share, BLOCKS.len())]
 }
 
-/// 0: nothing; the last of so many levels: the most. Anything else is at least 1.
+/// Level of a share among `levels` levels: 0 for nothing, the last for the maximum, at least 1 for any other share.
 fn level(share: f64, levels: usize) -> usize {
     match share {
         share if share <= 0.0 || share.is_nan() => 0,
@@ -37,7 +37,7 @@ fn level(share: f64, levels: usize) -> usize {
     }
 }
 
-/// The picture of one object; `None`: without accesses.
+/// Heat map of one object; `None` without accesses.
 pub(crate) fn heatmap(
     tables: &Tables,
     group: &ObjectGroup,
@@ -79,7 +79,7 @@ pub(crate) fn heatmap(
         let share = percent(row.iter().sum::<f64>() / all);
         let mut line = label(tables, thread) + " |";
         for &part in row {
-            // Few and many are told apart by their magnitude.
+            // Logarithms make differences between small and large numbers visible.
             let share = (1.0 + part).ln() / (1.0 + most).ln();
             line += &block(share, columns as usize, options.colour);
         }
@@ -106,14 +106,14 @@ pub(crate) fn heatmap(
 /// Accesses by thread and part of the pages.
 struct Grid {
     pages: u64,
-    /// Pages of a part.
+    /// Number of pages in a part.
     together: u64,
     parts: u64,
-    /// By thread, of each part.
+    /// Accesses to each part, by thread.
     rows: BTreeMap<u32, Vec<f64>>,
 }
 
-/// In as many parts as there is room for, all of as many pages; `None`: without accesses.
+/// Divides the pages into parts of equal size, at most `room` parts; `None` without accesses.
 fn grid(group: &ObjectGroup, room: u64, shown: &dyn Fn(&Cell) -> f64) -> Option<Grid> {
     let affinity = &group.affinity;
     let cells = || {
@@ -140,7 +140,7 @@ fn grid(group: &ObjectGroup, room: u64, shown: &dyn Fn(&Cell) -> f64) -> Option<
     })
 }
 
-/// Keeps the threads with the most accesses; says how many went.
+/// Keeps the threads with the most accesses, and returns the number of removed threads.
 fn leave_out(rows: &mut BTreeMap<u32, Vec<f64>>, most: usize) -> usize {
     let mut sums: Vec<(f64, u32)> = rows
         .iter()
@@ -154,7 +154,7 @@ fn leave_out(rows: &mut BTreeMap<u32, Vec<f64>>, most: usize) -> usize {
     gone.len()
 }
 
-/// A thread's number and name.
+/// Number and name of a thread.
 fn label(tables: &Tables, thread: u32) -> String {
     let text = match tables.threads.get(thread as usize) {
         Some(thread) => format!("{} {}", thread.tid, printable(&thread.name)),
@@ -179,7 +179,7 @@ fn block(share: f64, columns: usize, colour: bool) -> String {
     }
 }
 
-/// Offsets below the picture: its beginning, its middle and its end.
+/// Writes offsets below the heat map: begin, middle and end.
 fn axis(out: &mut String, size_bytes: u64, columns: usize) {
     let (middle, end) = (bytes(size_bytes / 2), bytes(size_bytes));
     let mut line = format!("{}0", " ".repeat(NAME_COLUMNS + 2));

@@ -1,4 +1,4 @@
-//! The report as JSON: every object, thread and hot instruction.
+//! JSON of the report: all objects, threads and hot instructions.
 
 mod pages;
 mod rounded;
@@ -23,7 +23,7 @@ use crate::{Content, GroupBy, Locate, trace::TraceForm};
 pub struct ReportOutput<'a> {
     /// Version of this form.
     version: u32,
-    /// Accesses recorded.
+    /// Number of recorded accesses.
     accesses: u64,
     /// Samples that were of computation.
     compute: u64,
@@ -31,7 +31,7 @@ pub struct ReportOutput<'a> {
     lost: u64,
     /// Samples whose address could not be recovered.
     undecoded: u64,
-    /// Where the accesses come from.
+    /// Source of the accesses.
     source: Source,
     /// Notes that a reader of the figures needs.
     notes: &'a [String],
@@ -39,7 +39,7 @@ pub struct ReportOutput<'a> {
     attribution: Kinds,
     /// Objects, the costliest first unless `--sort` says otherwise.
     objects: Vec<Object<'a>>,
-    /// What to record to be sure of all patterns; absent if all are sure, and for traces.
+    /// Recording options with which all patterns would be sure; absent if all are sure, and for traces.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
     /// Threads in order of creation.
@@ -73,33 +73,33 @@ struct Kinds {
 /// Objects that are shown as one: all of one call site, or one symbol.
 #[derive(Serialize, JsonSchema)]
 struct Object<'a> {
-    /// Its display name.
+    /// Display name of the object.
     name: String,
-    /// Its kind.
+    /// Kind of the object.
     kind: ObjectKind,
     /// Size of the largest instance.
     size_bytes: u64,
     /// Number of instances.
     instances: u64,
-    /// Where it was allocated, innermost frame first.
+    /// Calls that allocated the object, innermost frame first.
     call_site: Vec<Call<'a>>,
-    /// Accesses to it.
+    /// Accesses to the object.
     accesses: u64,
-    /// Time lost to them.
+    /// Time lost to the accesses.
     cost_ns: f64,
-    /// Its share of the cost of all objects.
+    /// Share of the cost of all objects.
     cost_share: f64,
     /// Loads.
     loads: Operations,
     /// Stores.
     stores: Operations,
-    /// Remote accesses: to another node's memory, as far as nodes are known.
+    /// Accesses to another node's memory, among accesses to pages whose node is known.
     remote: u64,
-    /// Its accesses by kernel thread id; sums if an id was reused.
+    /// Accesses by kernel thread id; summed if an id was reused.
     threads: BTreeMap<u32, ThreadUse>,
-    /// Who uses which part of it.
+    /// Pattern of the threads' accesses to parts of the object.
     pattern: PatternForm,
-    /// With `--by page`: its accessed pages, in order (NumaMMA §3.4).
+    /// With `--by page`: accessed pages of the object, in order (NumaMMA §3.4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pages: Option<Vec<PageForm>>,
     /// The costliest instructions.
@@ -126,13 +126,13 @@ struct Call<'a> {
 struct Operations {
     /// Number of accesses.
     count: u64,
-    /// Remote accesses among these.
+    /// Part of `count` to another node's memory.
     remote: u64,
-    /// Accesses to pages whose node is known; `remote` is a part of these.
+    /// Part of `count` to pages whose node is known; includes `remote`.
     node_known: u64,
-    /// Time lost to them.
+    /// Time lost to the accesses.
     cost_ns: f64,
-    /// Of this, to accesses to another node's memory, as far as nodes are known.
+    /// Part of `cost_ns` that was lost to another node's memory, among pages whose node is known.
     remote_cost_ns: f64,
 }
 
@@ -143,23 +143,23 @@ struct ThreadUse {
     loads: u64,
     /// Stores.
     stores: u64,
-    /// Time lost to them.
+    /// Time lost to the accesses.
     cost_ns: f64,
 }
 
-/// Who uses which part of an object.
+/// Pattern of the threads' accesses to parts of an object.
 #[derive(Serialize, JsonSchema)]
 struct PatternForm {
     /// The pattern.
     kind: PatternKind,
-    /// Number of samples from which it was found; in a trace, accesses.
+    /// Number of samples on which the pattern is based; in a trace, accesses.
     samples: u64,
-    /// Share of resamples of the recording that place the object the same by their own pattern, 0 to 1; null for objects
+    /// Share of resamples of the recording whose own pattern leads to the same placement, 0 to 1; null for objects
     /// below 1 % of the cost, stacks, thread-local storage, and in traces.
     confidence: Option<f64>,
     /// Bytes of a thread's block.
     block_bytes: Option<u64>,
-    /// Bytes from a block of a thread to its next one.
+    /// Bytes from the start of a thread's block to the start of its next block.
     period_bytes: Option<u64>,
     /// Offsets of the part that is divided into blocks; null: the whole object.
     part_bytes: Option<[u64; 2]>,
@@ -173,20 +173,20 @@ struct PatternForm {
 /// A contiguous part of an object with the same users.
 #[derive(Serialize, JsonSchema)]
 struct SegmentForm {
-    /// Offsets of its first sampled byte and of the end of its last.
+    /// Offsets of the first sampled byte and of the end of the last sampled byte.
     part_bytes: [u64; 2],
-    /// Position in `threads` of the recording of the thread that uses it most.
+    /// Position in `threads` of the recording of the thread with the most accesses.
     thread: u32,
-    /// That thread's share of the accesses, 0 to 1.
+    /// Share of this thread's accesses, 0 to 1.
     share: f64,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum PatternKind {
-    /// One thread uses the object; of several objects, one thread uses each.
+    /// One thread uses the object; for several objects, one thread uses each.
     Private,
-    /// Of several objects of one call site, each thread uses objects that were allocated one after another.
+    /// For several objects of one call site, each thread uses objects that were allocated consecutively.
     PrivateRuns,
     /// Each thread uses a contiguous block.
     Block,
@@ -196,7 +196,7 @@ enum PatternKind {
     Shared,
     /// All threads read the whole object.
     ReadShared,
-    /// Each thread uses a block of a part of it; the rest is not used.
+    /// Each thread uses a block of a part of the object; other parts are unused.
     PartialBlock,
     /// The rows are divided into shares, and the columns of each share among some threads.
     Tiles,
@@ -213,42 +213,42 @@ enum PatternKind {
 /// An instruction.
 #[derive(Serialize, JsonSchema)]
 struct Instruction {
-    /// Its function; empty: not known.
+    /// Function of the instruction; empty: not known.
     function: String,
-    /// Its source file; empty: not known.
+    /// Source file of the instruction; empty: not known.
     file: String,
     /// 0: not known.
     line: u32,
-    /// Time lost to its accesses of the object.
+    /// Time lost to the instruction's accesses to the object.
     cost_ns: f64,
 }
 
 /// A thread.
 #[derive(Serialize, JsonSchema)]
 struct Thread<'a> {
-    /// Its kernel thread id.
+    /// Kernel thread id.
     tid: u32,
-    /// Its name in the kernel.
+    /// Name of the thread in the kernel.
     name: &'a str,
-    /// Threads that the program created in its place one after another, with itself; absent if it is the only one.
+    /// Number of threads that were created in this thread's place, including itself; absent if there are no others.
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<u32>,
-    /// Its accesses, and those of the threads in its place.
+    /// Accesses of the thread, and of the threads that count as this thread.
     accesses: u64,
-    /// Remote accesses among these.
+    /// Part of `accesses` to another node's memory.
     remote: u64,
-    /// Accesses to pages whose node is known; `remote` is a part of these.
+    /// Part of `accesses` to pages whose node is known; includes `remote`.
     node_known: u64,
-    /// Time lost to its accesses.
+    /// Time lost to the accesses.
     cost_ns: f64,
-    /// Of this, to accesses to another node's memory, as far as nodes are known.
+    /// Part of `cost_ns` that was lost to another node's memory, among pages whose node is known.
     remote_cost_ns: f64,
     /// Accesses by CPU number.
     cpus: BTreeMap<u32, u64>,
 }
 
-/// The whole report, of at most `rows` objects, with their pages where it is by page. Counts are whole numbers; parts of a whole (kinds of objects, loads and stores,
-/// CPUs) are rounded so that they add up to it.
+/// JSON of the report, with at most `rows` objects, and their pages for `GroupBy::Page`. Counts are whole numbers.
+/// Parts (kinds of objects, loads and stores, CPUs) are rounded so that they add up to their whole.
 pub fn json(content: &Content, rows: usize, by: GroupBy, locate: &mut impl Locate) -> String {
     let Content {
         attribution,
@@ -349,7 +349,7 @@ fn object<'a>(
     locate: &mut impl Locate,
 ) -> Object<'a> {
     let [loads, stores] = whole_parts([group.loads.count, group.stores.count]);
-    // Rounded alone, a remote share could exceed the count.
+    // The remote count is rounded separately, so it is limited to the rounded count.
     let operations = |count: u64, totals: &OperationTotals| Operations {
         count,
         remote: (totals.remote.round() as u64).min(count),

@@ -1,8 +1,8 @@
-//! What attribution found, for people and for programs: text that fits a terminal, and JSON.
+//! Presents the findings of attribution: as text that fits a terminal, and as JSON.
 //!
-//! The crate formats and rounds: patterns, sums and the order of objects come from [`nearpage_attribution`]. What it finds
-//! out itself is how recorded runs differ (`runs/`). It opens no file; functions and lines of hot instructions come
-//! from a [`Locate`], which [`nearpage_recording::Symbols`] is.
+//! The crate formats and rounds. Patterns, sums and the order of objects come from [`nearpage_attribution`]; only
+//! differences of recorded runs are computed here (`runs/`). The crate opens no file. Functions and lines of hot
+//! instructions come from a [`Locate`], such as [`nearpage_recording::Symbols`].
 //!
 //! ```
 //! use nearpage_attribution::{Attribution, Totals};
@@ -58,27 +58,27 @@ pub use table::{Column, wrapped, write_lines};
 pub use text::{Count, GroupBy, Sort, TextOptions, asks_nothing, heatmap, text};
 pub use tree::runs_before_main;
 
-/// What a report is made from.
+/// Content of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {
-    /// What was found.
+    /// Objects, threads and sums.
     pub attribution: &'a Attribution,
-    /// Names of what it was found in.
+    /// Names of objects, threads and modules.
     pub tables: &'a Tables,
-    /// Where accesses come from: `clock`, …
+    /// Source of the accesses: `clock`, …
     pub source: Source,
     /// Lines for the user that belong to the recording.
     pub notes: &'a [String],
-    /// Memory nodes of the machine it was made on.
+    /// Number of memory nodes of the recorded machine.
     pub nodes: usize,
-    /// Of a trace, what all misses say.
+    /// For a trace, statistics of all misses.
     pub trace: Option<&'a TraceStatistics>,
-    /// How the recording sampled; none of a trace, whose patterns are certain.
+    /// Sampling of the recording; `None` for a trace, whose patterns are certain.
     pub sampling: Option<Sampling>,
 }
 
 impl<'a> Content<'a> {
-    /// Of a recording.
+    /// Content for a recording.
     pub fn new(attribution: &'a Attribution, recording: &'a Recording) -> Self {
         Content {
             attribution,
@@ -93,7 +93,7 @@ impl<'a> Content<'a> {
 }
 
 impl Content<'_> {
-    /// How sure each object's pattern is, by position, and what to record to be sure of all.
+    /// Confidence in each object's pattern, by position, and recording options with which all patterns would be sure.
     fn confidences(&self) -> (Vec<Option<Confidence>>, Option<String>) {
         let Some(sampling) = self.sampling else {
             return (vec![None; self.attribution.objects.len()], None);
@@ -107,7 +107,7 @@ impl Content<'_> {
 
 /// Finds the function and line of an instruction.
 pub trait Locate {
-    /// Frames at a virtual address of a module's file, innermost first; empty where unknown.
+    /// Frames at a virtual address of a module's file, innermost first; empty if unknown.
     fn locate(&mut self, module: ModuleId, offset: u64) -> Vec<Frame>;
 }
 

@@ -1,4 +1,4 @@
-//! What a process's addresses belong to, as far as the kernel knows: its mappings.
+//! Mappings of a process, which name the owner of each address as far as the kernel knows it.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -8,22 +8,22 @@ use nearpage_files::{MapsLine, bytes_to_text, memory_folder, read};
 
 use crate::printable;
 
-/// A line a mapping, of which the kernel allows 65,530 by default.
+/// Size limit of `maps`, which has a line for each mapping. The kernel allows 65,530 mappings by default.
 const MAPS_BYTES_MAX: u64 = 32 << 20;
 
-/// A part of an address space with a name.
+/// A named part of an address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Where it begins.
+    /// First address.
     pub start: u64,
-    /// Where it ends.
+    /// Address after the last.
     pub end: u64,
-    /// What it is called.
+    /// Name of the mapping.
     pub name: String,
 }
 
 impl Mapping {
-    /// Its name without an address, which differs from run to run.
+    /// Name of the mapping without its address, which differs between runs.
     pub fn lasting_name(&self) -> Cow<'_, str> {
         let size = bytes(self.end - self.start);
         match self.name == anonymous(self.start, &size) {
@@ -37,7 +37,7 @@ fn anonymous(start: u64, size: &str) -> String {
     format!("anonymous {start:x}, {size}")
 }
 
-/// Mappings of a process in order of address; none where it has ended or may not be looked at.
+/// Mappings of a process in the order of addresses; empty if the process has ended or may not be read.
 pub fn mappings(proc_root: &Path, pid: u32) -> Vec<Mapping> {
     let path = memory_folder(proc_root, pid).join("maps");
     named(&read(&path, MAPS_BYTES_MAX).unwrap_or_default())
@@ -45,7 +45,7 @@ pub fn mappings(proc_root: &Path, pid: u32) -> Vec<Mapping> {
 
 fn named(maps: &[u8]) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
-    // End and name of the file that was mapped last.
+    // End and name of the most recently mapped file.
     let mut file: Option<(u64, String)> = None;
     for line in maps.split(|byte| *byte == b'\n') {
         let Some(line) = MapsLine::parse(line) else {
@@ -58,7 +58,7 @@ fn named(maps: &[u8]) -> Vec<Mapping> {
         let path = bytes_to_text(&line.path);
         let name = match path.as_ref() {
             "" => match &file {
-                // What a program's variables without values take, after those with values.
+                // An anonymous mapping directly after a file holds the program's uninitialised variables.
                 Some((end, name)) if *end == start && line.permissions[1] == b'w' => {
                     format!("{name} variables")
                 }
@@ -86,7 +86,7 @@ fn named(maps: &[u8]) -> Vec<Mapping> {
     mappings
 }
 
-/// The mapping of an address.
+/// The mapping that contains an address.
 pub fn mapping_of(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = mappings.partition_point(|mapping| mapping.end <= address);
     mappings

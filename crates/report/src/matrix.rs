@@ -1,4 +1,4 @@
-//! Who accessed which page of an object: the matrix of pages and threads (NumaMMA §3.4).
+//! Matrix of an object's pages and the threads that accessed them (NumaMMA §3.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,12 +11,12 @@ use crate::printable::{shorten, width};
 use crate::text::{Count, TextOptions};
 use nearpage_amount::{bytes, count, counted};
 
-/// What stands where a thread accessed nothing.
+/// Cell of a thread without accesses.
 const NOTHING: &str = "·";
 const GAP: usize = 2;
 
-/// The matrix of one object, in at most `top` rows: where it has more pages, a row is of several. Threads that do not fit
-/// beside each other come below. Nothing of an object without accesses.
+/// Matrix of one object in at most `top` rows; for more pages, a row covers several pages. Threads that do not fit
+/// beside each other continue below. `None` for an object without accesses.
 pub(crate) fn matrix(
     tables: &Tables,
     group: &ObjectGroup,
@@ -30,7 +30,7 @@ pub(crate) fn matrix(
     let (first, last) = (pages.clone().min()?, pages.max()?);
     let rows_max = u64::try_from(options.top.max(1)).unwrap_or(u64::MAX);
     let pages = u64::from(last - first) + 1;
-    // So many pages that rows begin at round offsets.
+    // A power of two of pages, so that rows begin at round offsets.
     let together = pages.div_ceil(rows_max).next_power_of_two();
     let mut rows: BTreeMap<u64, BTreeMap<u32, f64>> = BTreeMap::new();
     for cell in accessed() {
@@ -68,7 +68,7 @@ pub(crate) fn matrix(
     Some(out)
 }
 
-/// Accesses of a cell, as far as they are shown.
+/// Number of accesses in a cell that the option selects.
 fn shown(cell: &Cell, count: Count) -> f64 {
     f64::from(match count {
         Count::Both => cell.loads + cell.stores,
@@ -77,7 +77,7 @@ fn shown(cell: &Cell, count: Count) -> f64 {
     })
 }
 
-/// Columns side by side after their labels, as many as fit into the width; the others below, after the labels again.
+/// Writes labels and as many columns as fit into the width; further columns follow below, with the labels repeated.
 fn write_columns(out: &mut String, labels: &[String], columns: Vec<Vec<String>>, width_max: usize) {
     let breadth = |column: &[String]| column.iter().map(|cell| width(cell)).max().unwrap_or(0);
     let of_labels = breadth(labels);

@@ -1,4 +1,4 @@
-//! What instructions and patterns are called.
+//! Names of instructions, patterns, processes and threads.
 
 use nearpage_attribution::{Pattern, counted_as};
 use nearpage_recording::{Frame, ModuleId, Thread};
@@ -7,7 +7,7 @@ use nearpage_amount::{bytes, counted};
 
 use crate::{Locate, printable::printable};
 
-/// Innermost frame at a hot instruction.
+/// Innermost frame of a hot instruction.
 pub(crate) fn hot_frame(module: Option<ModuleId>, offset: u64, locate: &mut impl Locate) -> Frame {
     let known = module.and_then(|module| locate.locate(module, offset).into_iter().next());
     known.unwrap_or(Frame {
@@ -100,7 +100,8 @@ pub fn pattern_words(
     }
 }
 
-/// Threads that [count as](counted_as) each one, with itself, by number of the thread; 0 for one that counts as another.
+/// For each thread, the number of threads that [count as](counted_as) it, including itself; 0 if the thread counts as
+/// another.
 pub(crate) fn created(threads: &[Thread]) -> Vec<u32> {
     let mut created = vec![0; threads.len()];
     for first in counted_as(threads) {
@@ -109,7 +110,7 @@ pub(crate) fn created(threads: &[Thread]) -> Vec<u32> {
     created
 }
 
-/// So many threads of those there were, and how many with their successors where there were any.
+/// Words on the number of working threads among all threads, and on replaced threads if there are any.
 pub(crate) fn threads_at_work(working: usize, created: &[u32]) -> String {
     let count = created.iter().filter(|&&count| count > 0).count();
     let threads = format!("{working} of {}", counted(count as u64, "thread"));
@@ -122,14 +123,14 @@ pub(crate) fn threads_at_work(working: usize, created: &[u32]) -> String {
     }
 }
 
-/// What a process is called: the kernel's name of its main thread, its number where that is not known. Safe to print.
+/// Printable name of a process: the kernel's name of its main thread, or its number without a name.
 pub(crate) fn process_name(threads: &[Thread], pid: u32) -> String {
     let mut of_process = threads.iter().filter(|thread| thread.pid == pid);
     let main = of_process.find(|thread| thread.order == 0 && !thread.name.is_empty());
     main.map_or_else(|| format!("process {pid}"), |main| printable(&main.name))
 }
 
-/// What a thread is called: its own name, its team and its number there. Safe to print.
+/// Printable name of a thread: its own name, its team and its number in the team.
 pub(crate) fn thread_name(thread: &Thread) -> String {
     let name = printable(&thread.name);
     match thread.team.as_str() {

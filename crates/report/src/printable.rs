@@ -1,11 +1,11 @@
-//! Names from other people's programs, made safe for a terminal and cut to a width.
+//! Names from other programs, made safe for a terminal and cut to a width.
 
 use std::borrow::Cow;
 
 use nearpage_attribution::without_arguments;
 use nearpage_files::readable;
 
-/// `text` with everything that could move a cursor, change a colour or reverse a line replaced.
+/// Replaces everything in `text` that could move a cursor, change a colour or reverse a line.
 pub fn printable(text: &str) -> String {
     readable(text)
         .chars()
@@ -20,8 +20,8 @@ fn harmless(c: char) -> bool {
     !c.is_control() && !invisible
 }
 
-/// Columns that a terminal gives to `text`: two for East Asian wide characters and emoji, none for
-/// combining marks, and none for [`crate::emphasis`].
+/// Width of `text` on a terminal: two columns for East Asian wide characters and emoji, none for combining marks, and
+/// none for styles of [`crate::emphasis`].
 pub fn width(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let before: usize = parts.next().unwrap_or("").chars().map(columns).sum();
@@ -32,7 +32,7 @@ pub fn width(text: &str) -> usize {
     before + after.sum::<usize>()
 }
 
-/// The ranges that matter in names; a terminal that differs shifts a column, no more.
+/// Only ranges that matter in names are listed. A terminal with other widths shifts a column at most.
 fn columns(c: char) -> usize {
     match c as u32 {
         0x0300..=0x036f
@@ -59,9 +59,9 @@ fn columns(c: char) -> usize {
     }
 }
 
-/// `text` in at most `columns_max` columns. Parameters of functions give way first, then arguments of templates
-/// (`ns::f(…)`, `vector<…>`), then what is in brackets at the end (`main cg.c:112 (allocate)`), then words before the last
-/// one, as that says where. A word is cut where nothing else helps.
+/// Cuts `text` to at most `columns_max` columns. Parameters of functions are left out first, then arguments of
+/// templates (`ns::f(…)`, `vector<…>`), then an addition in brackets at the end (`main cg.c:112 (allocate)`), then
+/// words before the last word, which gives the place. A word is cut only if nothing else helps.
 pub fn shorten(text: &str, columns_max: usize) -> String {
     let mut text = Cow::Borrowed(text);
     for brackets in [['(', ')'], ['<', '>']] {
@@ -79,8 +79,8 @@ pub fn shorten(text: &str, columns_max: usize) -> String {
     }
 }
 
-/// Without what is in brackets at the end, but for the number that tells names apart: `main cg.c:5 (2nd)` of
-/// `main cg.c:5 (malloc, 2nd of 3)`.
+/// Removes an addition in brackets at the end, except for the number that distinguishes equal names: `main cg.c:5
+/// (2nd)` of `main cg.c:5 (malloc, 2nd of 3)`.
 fn without_addition(text: &str) -> String {
     let split = text
         .strip_suffix(')')
@@ -95,7 +95,7 @@ fn without_addition(text: &str) -> String {
     }
 }
 
-/// The last word, from the space in front of it on; a number and its unit are one.
+/// The last word with the space before it. A number and its unit are one word.
 fn last_word(text: &str) -> &str {
     let is_number = |text: &str| {
         let word = text.rsplit(' ').next().unwrap_or("");
@@ -113,12 +113,12 @@ fn without_middle(text: &str, columns_max: usize) -> String {
     let half: String = take(text.chars().rev(), left / 2).chars().rev().collect();
     let last = last_word(text);
     let tail = match is_within_a_word(text, text.len() - half.len()) {
-        // The last word is most of it at most.
+        // The last word may take three quarters of the width.
         _ if !last.is_empty() && 4 * width(last) <= 3 * left => last,
         true => without_first_word(&half),
         false => &half,
     };
-    // A combining mark that lost its letter would change the ellipsis.
+    // A combining mark without its letter would combine with the ellipsis.
     let tail = tail.trim_start_matches(|c| columns(c) == 0);
     let head = take(text.chars(), left - width(tail));
     let head = match is_within_a_word(text, head.len()) {
@@ -129,7 +129,7 @@ fn without_middle(text: &str, columns_max: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// Without a number whose unit was cut off.
+/// Removes a number at the end whose unit was cut off.
 fn without_last_number<'a>(head: &'a str, text: &str) -> &'a str {
     let words = head.trim_end();
     match words.rsplit_once(' ') {
@@ -142,7 +142,8 @@ fn without_last_number<'a>(head: &'a str, text: &str) -> &'a str {
     }
 }
 
-/// Would a cut there leave a part of a word? Numbers and addresses may be cut: their ends tell them apart.
+/// Would a cut at this position leave a part of a word? Numbers and addresses may be cut, because their ends
+/// distinguish them.
 fn is_within_a_word(text: &str, at: usize) -> bool {
     let (before, after) = text.split_at(at);
     let word = before.len() - before.trim_end_matches(is_word).len();
@@ -150,7 +151,7 @@ fn is_within_a_word(text: &str, at: usize) -> bool {
     word > 0 && after.starts_with(is_word) && !begins_with_digit
 }
 
-/// Without the part of a word that it begins with, unless that is all.
+/// Removes a partial word at the begin, unless nothing else would be left.
 fn without_first_word(text: &str) -> &str {
     match text.trim_start_matches(is_word) {
         "" => text,

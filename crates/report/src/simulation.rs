@@ -1,4 +1,4 @@
-//! What simulations came to, policy by policy.
+//! Text of the results of simulations, by policy.
 
 mod course;
 mod output;
@@ -21,44 +21,44 @@ pub use self::output::{SimulationOutput, simulation_json};
 /// The results of a simulation: one recording on one machine, or several that ran at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation<'a> {
-    /// The machine's name.
+    /// Name of the machine.
     pub machine: &'a str,
-    /// The recordings' folders.
+    /// Folders of the recordings.
     pub recordings: &'a [String],
-    /// Size of their pages.
+    /// Page size of the recordings.
     pub page_bytes: u64,
     /// A result for each policy.
     pub outcomes: &'a [Outcome],
-    /// Lines for the user: what was assumed, what is approximate.
+    /// Messages for the user about assumptions and approximations.
     pub notes: &'a [String],
-    /// What is on their pages, in order.
+    /// Objects on the recordings' pages, in order.
     pub objects: &'a [ObjectPages],
-    /// Plans for threads that run elsewhere than they do here.
+    /// Plans whose thread layout differs from the recording's.
     pub threads_elsewhere: &'a [ThreadsElsewhere],
 }
 
-/// A plan that says where threads run, and a recording whose threads ran elsewhere: a replay leaves them there.
+/// A plan with a thread layout, and a recording with another layout. A replay keeps the recording's layout.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ThreadsElsewhere {
-    /// The policy, as results name it.
+    /// Name of the policy in the results.
     pub policy: String,
-    /// The recording's folder.
+    /// Folder of the recording.
     pub recording: String,
-    /// `compact` or `scatter`: as the plan says.
+    /// Layout of the plan: `compact` or `scatter`.
     pub planned: &'static str,
-    /// As they ran; null where that is neither.
+    /// Layout of the recording; null if it is neither.
     pub recorded: Option<&'static str>,
 }
 
 impl Simulation<'_> {
-    /// What was recorded, safe to print.
+    /// Printable names of the recordings.
     fn recorded(&self) -> String {
         let folders: Vec<String> = self.recordings.iter().map(|text| printable(text)).collect();
         folders.join(" and ")
     }
 }
 
-/// The parts of a bar and the character that each is drawn with.
+/// Parts of a bar, and the character of each.
 const PARTS: [(&str, char); 5] = [
     ("computing", '█'),
     ("local memory", '▓'),
@@ -67,11 +67,11 @@ const PARTS: [(&str, char); 5] = [
     ("waiting", '·'),
 ];
 const NAME_COLUMNS_MAX: usize = 24;
-/// What takes more than so many times as long as the first policy loses to it.
+/// A policy whose time is above this multiple of the first policy's counts as slower.
 const LOSES: f64 = 1.001;
 
-/// A table, and a stacked bar for each policy as in Verghese's Figure 6.1, at most `columns_max` wide. Colour shows which
-/// policies lose to the first, and where most accesses are remote.
+/// A table, and a stacked bar for each policy as in Verghese's Figure 6.1, at most `columns_max` wide. Colour marks
+/// policies that are slower than the first, and shares of remote accesses.
 pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize, colour: bool) -> String {
     let Simulation {
         machine, outcomes, ..
@@ -164,7 +164,7 @@ fn parts(split: &Split) -> [f64; 5] {
     ]
 }
 
-/// Bars of all threads' time together; the first policy's is 100.
+/// Bars of the time of all threads together; the first policy's time is 100.
 fn bars(outcomes: &[Outcome], names: &[String], columns_max: usize) -> String {
     let total = |outcome: &Outcome| outcome.split.total_ns();
     let longest = outcomes.iter().map(total).fold(0.0, f64::max);
@@ -177,7 +177,7 @@ fn bars(outcomes: &[Outcome], names: &[String], columns_max: usize) -> String {
         .max()
         .unwrap_or(0)
         .min(NAME_COLUMNS_MAX);
-    // Two gaps and a figure of at most six digits.
+    // Room for two gaps and a figure of at most six digits.
     let room = columns_max.saturating_sub(name_columns + 2 + 7).max(10);
     let mut text = format!("\nall threads' time, {} = 100\n", names[0]);
     for (outcome, name) in outcomes.iter().zip(names) {
@@ -185,7 +185,7 @@ fn bars(outcomes: &[Outcome], names: &[String], columns_max: usize) -> String {
         let mut bar = String::new();
         let (mut sum, mut drawn) = (0.0, 0);
         for (part, (_, character)) in parts(&outcome.split).into_iter().zip(PARTS) {
-            // Ends are rounded, not lengths, so that the whole is right.
+            // Ends are rounded instead of lengths, so that the total length is right.
             sum += part;
             let end = (sum / longest * room as f64).round() as usize;
             bar.extend(std::iter::repeat_n(character, end - drawn));
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(result["parameters"]["trigger"], 128);
         assert_eq!(result["parameters"]["source"], "cache");
         assert_eq!(result["remote_latency_ns"], Value::Null);
-        // 20 million instructions in 2.8 s at 300 MHz.
+        // Expected: 20 million instructions in 2.8 s at 300 MHz.
         let rate = result["instructions_per_cycle"].as_f64().expect("number");
         assert!((rate - 20e6 / (2.8e9 * 0.3)).abs() < 1e-12);
     }

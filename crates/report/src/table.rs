@@ -1,18 +1,18 @@
-//! Rows of right-aligned numbers and, last, a name that gets the rest of the width.
+//! Tables with right-aligned numbers and, last, a name that gets the remaining width.
 
 use crate::printable::{shorten, width};
 
 /// A column of numbers.
 pub struct Column {
-    /// Its heading.
+    /// Heading of the column.
     pub title: &'static str,
-    /// Columns with the lowest rank give way first where the terminal is narrow.
+    /// Priority of the column. On a narrow terminal, columns with the lowest rank are left out first.
     pub rank: u8,
     /// A cell for each row.
     pub cells: Vec<String>,
 }
 
-/// Columns kept for the name.
+/// Minimum width of the name.
 const NAME_COLUMNS_MIN: usize = 22;
 const GAP: &str = "  ";
 
@@ -81,12 +81,12 @@ pub fn write_lines(
     }
 }
 
-/// A sentence in lines of at most `columns_max`.
+/// Wraps a sentence at `columns_max`.
 pub fn wrapped(text: &str, columns_max: usize) -> String {
     wrap(&words(text), " ", columns_max, 2)
 }
 
-/// The words of a sentence. A number with its unit (`19.4 %`) is one.
+/// Words of a sentence. A number with its unit (`19.4 %`) is one word.
 pub(crate) fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -100,7 +100,7 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Is it one of the units that [`nearpage_amount`] prints, whatever ends the sentence behind it?
+/// Is the word a unit that [`nearpage_amount`] prints? Punctuation after the unit is ignored.
 fn is_unit(word: &str) -> bool {
     const UNITS: [&str; 13] = [
         "%", "ns", "µs", "ms", "s", "min", "h", "B", "KiB", "MiB", "GiB", "TiB", "Hz",
@@ -108,7 +108,7 @@ fn is_unit(word: &str) -> bool {
     UNITS.contains(&word.trim_end_matches([',', '.', ';', ':', ')']))
 }
 
-/// Words in lines of at most `columns_max`, later lines after `indent` spaces.
+/// Wraps words at `columns_max`. Later lines are indented by `indent` spaces.
 pub(crate) fn wrap(parts: &[String], separator: &str, columns_max: usize, indent: usize) -> String {
     let mut text = String::new();
     let mut used = 0;

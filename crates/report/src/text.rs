@@ -1,4 +1,4 @@
-//! The report as text.
+//! Text of the report.
 //!
 //! Over 500 lines: the tables of objects, threads and pages share their columns.
 
@@ -18,23 +18,23 @@ use crate::{
     table::{Column, lines, words, wrap, wrapped},
 };
 
-/// What the rows of the report are.
+/// Rows of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
-    /// An object.
+    /// Objects.
     #[default]
     Object,
-    /// A thread.
+    /// Threads.
     Thread,
-    /// A page of an object.
+    /// Pages of objects.
     Page,
-    /// Some pages of an object, with a column for each thread.
+    /// Groups of an object's pages, with a column for each thread.
     Matrix,
     /// Functions that allocated, as a tree.
     CallSite,
 }
 
-/// Which accesses are shown.
+/// Kinds of accesses that are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Count {
     /// Loads and stores.
@@ -46,7 +46,7 @@ pub enum Count {
     Stores,
 }
 
-/// By what rows are sorted.
+/// Sort key of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     /// Time lost.
@@ -58,20 +58,20 @@ pub enum Sort {
     Remote,
 }
 
-/// How the text looks.
+/// Options of the text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TextOptions {
     /// Columns of the terminal; no line is wider.
     pub width: usize,
-    /// What a row is.
+    /// Rows of the report.
     pub by: GroupBy,
-    /// Which accesses are shown.
+    /// Kinds of accesses that are shown.
     pub count: Count,
-    /// What comes first.
+    /// Sort key of the rows.
     pub sort: Sort,
-    /// Rows at most.
+    /// Maximum number of rows.
     pub top: usize,
-    /// Least share, 0 to 1, of the sum by which rows are sorted: objects below it have no row.
+    /// Minimum share of an object, 0 to 1, of the sum of the sort key; smaller objects have no row.
     pub share_min: f64,
     /// Emphasise with escape sequences.
     pub colour: bool,
@@ -91,14 +91,14 @@ impl Default for TextOptions {
     }
 }
 
-/// Least width of the text; on a narrower terminal, lines are too long.
+/// Minimum width of the text; a narrower terminal breaks lines.
 const WIDTH_MIN: usize = 40;
-/// Most objects whose matrix is shown.
+/// Maximum number of objects whose matrix is shown.
 const MATRICES_MAX: usize = 5;
-/// Indentation of what belongs to the row above.
+/// Indentation of lines that continue a row.
 const INDENT: usize = 6;
 
-/// The report as text: accesses and what they belong to, then rows, the most important first.
+/// Text of the report: a summary of the accesses, then rows in the order of the sort key.
 pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) -> String {
     let page = Page {
         options: TextOptions {
@@ -136,12 +136,12 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
     out
 }
 
-/// Does a note of a recording leave its reader nothing to do? That the machine has no PMU is for `doctor` to say.
+/// Does a note require no action? `doctor` already says that a machine has no PMU.
 pub fn asks_nothing(note: &str) -> bool {
     note.starts_with("source clock, not pmu: the kernel names no PMU")
 }
 
-/// How many accesses there are, and of how many samples, where a sample stands for more or less than one.
+/// Words for the number of accesses, and for the number of samples if the two differ.
 fn accesses(weight: f64, samples: u64) -> String {
     let accesses = weight.round_ties_even() as u64;
     let in_words = counted(accesses, "access");
@@ -152,10 +152,10 @@ fn accesses(weight: f64, samples: u64) -> String {
     }
 }
 
-/// Draws the costliest object, or the named one: a line for each thread, a block for each part of its pages.
+/// Heat map of the costliest object, or of the named object.
 ///
 /// # Errors
-/// A name that no object or several objects have; a recording without accesses to objects.
+/// No object or several objects have the name, or the recording has no accesses to objects.
 pub fn heatmap(content: &Content, options: &TextOptions, object: &str) -> Result<String, String> {
     let Content {
         attribution,
@@ -187,7 +187,7 @@ pub fn heatmap(content: &Content, options: &TextOptions, object: &str) -> Result
         .collect();
     let chosen = match (exact, containing.as_slice()) {
         (Some(at), _) => at,
-        // No name: the first of all.
+        // Without a name, the first object is chosen.
         (None, [first, ..]) if object.is_empty() => *first,
         (None, [only]) => *only,
         (None, []) if order.is_empty() => {
@@ -218,7 +218,7 @@ struct Page<'a> {
     content: Content<'a>,
 }
 
-/// Loads and stores of a row, as far as they are shown.
+/// Sums of the shown loads and stores of a row.
 #[derive(Clone, Copy, Default)]
 struct RowTotals {
     loads: f64,
@@ -331,7 +331,7 @@ impl Page<'_> {
         }
     }
 
-    /// Positions of the rows to show, in order, and a line about the others.
+    /// Positions of the rows to show, in order, and a line about the hidden rows.
     fn order(&self, rows: &[RowTotals]) -> (Vec<usize>, String) {
         let mut order: Vec<usize> = (0..rows.len())
             .filter(|&row| rows[row].accesses() > 0.0)
@@ -360,7 +360,7 @@ impl Page<'_> {
         (order, rest)
     }
 
-    /// The columns that all kinds of rows have.
+    /// Columns that all kinds of rows have.
     fn columns(&self, all: &[RowTotals], rows: &[RowTotals]) -> Vec<Column> {
         let cost: f64 = all.iter().map(|row| row.cost_ns).sum();
         let cells = |cell: &dyn Fn(&RowTotals) -> String| rows.iter().map(cell).collect::<Vec<_>>();
@@ -467,12 +467,12 @@ impl Page<'_> {
             if let Some(unsure) = confidence.filter(|one| !one.is_sure()) {
                 parts.push(format!("not sure ({})", counted(unsure.samples, "sample")));
             }
-            // Imported samples may have no instruction.
+            // Imported samples may lack an instruction.
             let hot = group.hot.first();
             if let Some(hot) = hot.filter(|hot| hot.module.is_some() || hot.offset > 0) {
                 let frame = hot_frame(hot.module, hot.offset, locate);
                 let place = printable(&place(tables, &frame));
-                // Arguments of templates can fill a screen.
+                // Template arguments can fill a screen.
                 let place = shorten(&place, self.options.width - INDENT);
                 parts.push(format!("most in {place}"));
             }
@@ -486,7 +486,7 @@ impl Page<'_> {
         out.push_str(&rest);
     }
 
-    /// Writes the tree of functions that allocated, with the sums of their objects.
+    /// Writes the tree of allocating functions, with the sums of their objects.
     fn call_sites(&self, out: &mut String) {
         let groups = &self.content.attribution.objects;
         let shown = |group: &ObjectGroup| self.shown(&group.loads, &group.stores);
@@ -522,7 +522,7 @@ impl Page<'_> {
         }
     }
 
-    /// Writes the matrix of pages and threads of each of the first objects.
+    /// Writes the matrices of pages and threads of the first objects.
     fn matrices(&self, out: &mut String) {
         let Content {
             attribution,
@@ -607,7 +607,7 @@ impl Page<'_> {
             tables,
             ..
         } = self.content;
-        // By object and page: what all threads did, the thread that did most, how many threads.
+        // For each accessed page of an object: the sums over threads; and below, the accesses of each thread.
         let mut pages: Vec<(usize, u32, RowTotals)> = Vec::new();
         let mut users: Vec<FxHashMap<u32, f64>> = Vec::new();
         for (number, group) in attribution.objects.iter().enumerate() {
@@ -641,7 +641,7 @@ impl Page<'_> {
                 };
                 shown.loads += loads;
                 shown.stores += stores;
-                // A cell has one cost for both.
+                // A cell has one cost for loads and stores together.
                 let accesses = f64::from(cell.loads + cell.stores);
                 let part = if accesses > 0.0 {
                     (loads + stores) / accesses
@@ -707,18 +707,18 @@ impl Page<'_> {
     }
 }
 
-/// The column of patterns' confidence; `None` if no pattern's is known.
+/// Column of the patterns' confidence; `None` if no confidence is known.
 fn sure(confidences: &[Option<Confidence>]) -> Option<Column> {
     let cell = |one: &Option<Confidence>| one.map_or(String::new(), |one| percent(one.share));
     confidences.iter().any(Option::is_some).then(|| Column {
         title: "sure",
-        // Patterns that are not sure say so by themselves.
+        // The row's words already name patterns that are not sure, so the column has a low priority.
         rank: 1,
         cells: confidences.iter().map(cell).collect(),
     })
 }
 
-/// CPU numbers as the kernel lists them: `0-3,7`.
+/// CPU numbers in the kernel's notation: `0-3,7`.
 fn cpus(cpus: &[(CpuId, f64)]) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &(CpuId(cpu), _) in cpus {

@@ -9,12 +9,11 @@ use serde::Serialize;
 use crate::table::wrap;
 use nearpage_amount::{count, percent};
 
-/// Lengths of read chains, and percents of the pages, that the text has: of Verghese's Figures 6.2
-/// and 7.2.
+/// Lengths of read chains, and percents of the pages, in the text: those of Verghese's Figures 6.2 and 7.2.
 const LENGTHS: [u64; 4] = [2, 8, 64, 512];
 const PERCENTS: [usize; 5] = [1, 5, 10, 20, 50];
 
-/// In lines of at most `columns_max`.
+/// Text of the statistics, in lines of at most `columns_max`.
 pub(crate) fn lines(statistics: &TraceStatistics, columns_max: usize) -> String {
     let TraceStatistics {
         data_misses,
@@ -84,7 +83,7 @@ pub(crate) fn lines(statistics: &TraceStatistics, columns_max: usize) -> String 
         .collect()
 }
 
-/// Of a whole system: whose misses they are, and where the kernel's data are.
+/// Text about a whole system: misses of kernel and programs, and misses by region of the kernel's memory.
 fn system_lines(system: &SystemStatistics) -> Vec<Vec<String>> {
     let of = |name: &str, misses: &ModeMisses| {
         format!(
@@ -116,8 +115,7 @@ fn system_lines(system: &SystemStatistics) -> Vec<Vec<String>> {
     parts
 }
 
-/// What all misses of a trace say; of a program that marked a stable phase, those of that phase. Shares are
-/// from 0 to 1.
+/// Statistics of all misses of a trace, or of its stable phase if the program marked one. Shares are from 0 to 1.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct TraceForm<'a> {
     /// Loads and stores that missed all caches, upgrades included.
@@ -130,13 +128,13 @@ pub(crate) struct TraceForm<'a> {
     code_pages: u64,
     /// Pages whose data missed all caches.
     data_pages: u64,
-    /// Strings of reads to a page from one CPU, up to a write to that page from any.
+    /// Chains of reads to a page from one CPU, up to a write to the page from any CPU.
     read_chains: Chains,
     /// Misses to the hottest pages.
     hot_pages: HotPages<'a>,
-    /// Misses to what is hardly written to.
+    /// Misses to memory that is rarely written.
     read_mostly: ReadMostly,
-    /// Of a whole guest: its kernel and its programs.
+    /// For a whole guest: misses of its kernel and its programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     system: Option<System>,
 }
@@ -145,15 +143,15 @@ pub(crate) struct TraceForm<'a> {
 struct Chains {
     /// Reads of the longest chain.
     longest: u64,
-    /// By length, in powers of two.
+    /// Shares by length of the chains, in powers of two.
     shares: Vec<Chain>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Chain {
-    /// Reads.
+    /// Number of reads.
     length: u64,
-    /// Share of data misses in chains of that length and more.
+    /// Share of data misses in chains of this length and more.
     share: f64,
 }
 
@@ -161,17 +159,17 @@ struct Chain {
 struct HotPages<'a> {
     /// Pages with a miss.
     pages: u64,
-    /// At 0, 1, … 100 percent of these pages: share of cache misses to the pages with the most cache misses.
+    /// Share of cache misses to the pages with the most cache misses, at 0, 1, … 100 percent of the pages.
     by_cache_misses: &'a [f64],
-    /// Likewise: share of cache misses to the pages with the most TLB misses.
+    /// Share of cache misses to the pages with the most TLB misses, at 0, 1, … 100 percent of the pages.
     by_tlb_misses: &'a [f64],
-    /// Likewise: share of TLB misses to the pages with the most TLB misses.
+    /// Share of TLB misses to the pages with the most TLB misses, at 0, 1, … 100 percent of the pages.
     tlb_misses: &'a [f64],
 }
 
 #[derive(Serialize, JsonSchema)]
 struct ReadMostly {
-    /// What is read mostly: less than this share of its misses are writes.
+    /// Memory counts as read mostly if less than this share of its misses are writes.
     writes_below: f64,
     /// Share of data misses to pages that are read mostly.
     page: f64,
@@ -181,7 +179,7 @@ struct ReadMostly {
     word: f64,
     /// Share of data misses that are writes.
     writes: f64,
-    /// Lines and words of one page in so many were looked at.
+    /// Lines and words were examined in one of this many pages.
     one_page_in: u32,
 }
 
@@ -221,7 +219,7 @@ struct SegmentRow {
     writes: u64,
     /// Instruction fetches that missed all caches.
     fetches: u64,
-    /// Misses to what is hardly written to.
+    /// Misses to memory that is rarely written.
     read_mostly: ReadMostly,
 }
 

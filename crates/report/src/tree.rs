@@ -1,4 +1,4 @@
-//! Where the cost was allocated, as a tree: the outermost function first, objects as leaves.
+//! Allocations as a tree: outermost functions first, objects as leaves.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use crate::printable::printable;
 /// A line of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Branch {
-    /// Lines that lead from it to its parent, and its name.
+    /// Tree lines that connect the branch to its parent, and its name.
     pub name: String,
-    /// Positions of the objects that it has, its own and those of its branches.
+    /// Positions of the objects in the branch and the branches below.
     pub objects: Vec<usize>,
 }
 
 #[derive(Default)]
 struct Node {
     children: BTreeMap<String, Node>,
-    /// An object: it is a leaf.
+    /// Position of the object, for a leaf.
     object: Option<usize>,
 }
 
-/// Less than this share of the cost is left out.
+/// Branches with less than this share of the cost are left out.
 const SHARE_MIN: f64 = 0.001;
-/// Frames of a call site, at most: the outermost of deeper ones are left out.
+/// Maximum number of frames of a call site; the outermost frames of deeper call sites are left out.
 const DEPTH_MAX: usize = 64;
 
-/// Lines of the objects at `positions`, of which each has `cost`, the costliest branches first. Frames with one branch
-/// stand in one line with it.
+/// Lines for the objects at `positions`, costliest branches first; `cost` gives the cost of each object. A frame with a
+/// single branch shares a line with that branch.
 pub(crate) fn tree(
     tables: &Tables,
     groups: &[ObjectGroup],
@@ -49,7 +49,7 @@ pub(crate) fn tree(
             instances => format!("{instances} × "),
         };
         let name = printable(&names.of(group));
-        // Objects are told apart by their place in the report, too.
+        // The position after the name distinguishes objects of equal names.
         let leaf = node.children.entry(format!("{count}{name}\u{0}{position}"));
         leaf.or_default().object = Some(position);
     }
@@ -59,7 +59,7 @@ pub(crate) fn tree(
     lines
 }
 
-/// From the outermost frame to the one that allocated; kinds that have no call site come under their kind.
+/// Path from the outermost frame to the allocating frame. Objects without a call site are placed under their kind.
 fn path(tables: &Tables, group: &ObjectGroup) -> Vec<String> {
     let Some(site) = call_site(tables, group) else {
         let kind = match group.kind {
@@ -74,7 +74,6 @@ fn path(tables: &Tables, group: &ObjectGroup) -> Vec<String> {
     };
     let known = |frame: &&Frame| !frame.function.is_empty() || frame.line > 0;
     let frames: Vec<&Frame> = site.frames.iter().filter(known).take(DEPTH_MAX).collect();
-    // Outermost first.
     let own = frames
         .iter()
         .rev()
@@ -128,7 +127,7 @@ fn write(
         if inner.object.is_some()
             && let Some(object) = steps.pop()
         {
-            // An object is mostly called after the frames that allocated it.
+            // An object's name often contains the frames that allocated it; such frames are not repeated.
             steps.retain(|step| !is_told_by(object, step));
             steps.push(object);
         }
@@ -140,13 +139,13 @@ fn write(
     }
 }
 
-/// Does an object's name have a frame's place already, or its function as in `main a.c:9 (allocate)`?
+/// Does an object's name contain a frame's place, or its function as in `main a.c:9 (allocate)`?
 fn is_told_by(object: &str, step: &str) -> bool {
     let function = step.split(' ').next().unwrap_or(step);
     object.contains(step) || object.ends_with(&format!("({function})"))
 }
 
-/// Functions that run before a program's or a thread's own.
+/// Functions that run before a program's or a thread's main function.
 const BEFORE_MAIN: [&str; 7] = [
     "_start",
     "__libc_start_main",
@@ -157,12 +156,12 @@ const BEFORE_MAIN: [&str; 7] = [
     "clone3",
 ];
 
-/// Does this function run before a program's or a thread's own?
+/// Does the function run before a program's or a thread's main function?
 pub fn runs_before_main(function: &str) -> bool {
     BEFORE_MAIN.contains(&function.trim_start_matches("__GI_"))
 }
 
-/// A name without what tells equal ones apart.
+/// A name without the addition that distinguishes equal names.
 fn shown(name: &str) -> &str {
     name.split('\u{0}').next().unwrap_or(name)
 }

@@ -1,4 +1,4 @@
-//! The report of a job whose ranks' behaviour is made up.
+//! Tests the report of a job with invented ranks.
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -68,7 +68,7 @@ fn profile(values: JobObject, is_far: bool) -> RankProfile {
     }
 }
 
-/// 64 ranks of a job, of which two are far from their memory. All are bound to a CPU of node 1.
+/// A job of 64 ranks, two of which are far from their memory. All ranks are bound to a CPU of node 1.
 fn with_job(look: impl FnOnce(&JobContent)) {
     let machine: Machine = preset("opteron-4").expect("a preset");
     let cpu = machine.nodes[1].cpus[0].to_string();

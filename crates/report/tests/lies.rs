@@ -1,4 +1,4 @@
-//! Recordings that lie: sums of what they say end nowhere.
+//! Recordings with false figures: sums of their values overflow.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What reports look like, on a recording with everything in it.
+//! Tests reports of a recording that contains everything.
 #![allow(
     clippy::too_many_lines,
     reason = "a test tells one story from its beginning to its end"
@@ -309,7 +309,7 @@ fn call_sites_are_a_tree() {
     }
 }
 
-/// With all rows, however small.
+/// The report with all rows, including small ones.
 fn render(options: &TextOptions) -> String {
     let all = TextOptions {
         share_min: 0.0,
@@ -347,7 +347,7 @@ fn objects_below_half_a_percent_are_folded_unless_asked_for() {
         "{all}"
     );
     assert!(!all.contains("--all"), "{all}");
-    // Threads have their rows, however many there are.
+    // All threads have rows, whatever their share.
     let threads = TextOptions {
         by: GroupBy::Thread,
         share_min: 0.9,
@@ -457,8 +457,8 @@ fn without_accesses_there_is_no_table() {
     }
 }
 
-/// zlib without debug information: calls of malloc in one function, which one line calls; and one call, reached in two
-/// ways through one function.
+/// Frames of zlib without debug information: several calls of malloc in a function that one line calls, and one call
+/// that is reached in two ways through one function.
 #[test]
 fn call_sites_that_no_frames_name_tells_apart_are_numbered_in_the_order_of_the_code() {
     let at = |offset, function| Frame {
@@ -473,7 +473,7 @@ fn call_sites_that_no_frames_name_tells_apart_are_numbered_in_the_order_of_the_c
         ],
         [0x20, 0x10].map(|offset| vec![at(offset, "deflateInit2_"), main()]),
     );
-    // The innermost frame that differs is the one to look at.
+    // The innermost frame that differs is named.
     let through = |offset| vec![at(0x5, "deflateInit2_"), at(offset, "evaluate"), main()];
     are_named(
         [
@@ -491,7 +491,7 @@ fn call_sites_that_no_frames_name_tells_apart_are_numbered_in_the_order_of_the_c
         ],
         [through(0x10), through(0x20), other],
     );
-    // Two vectors on one line of a program: the line is theirs.
+    // Two vectors on one line of a program; both have the line's name.
     let on_line = |offset| {
         let main = frame(0, "main", "/src/two.c", 5);
         vec![Frame { offset, ..main }]
@@ -503,7 +503,7 @@ fn call_sites_that_no_frames_name_tells_apart_are_numbered_in_the_order_of_the_c
         ],
         [0x10, 0x20].map(on_line),
     );
-    // Two vectors that one constructor makes on one line, and one that grows in two ways.
+    // Two vectors that one constructor makes on one line, and one vector that grows in two ways.
     let constructor = |offset| {
         let join = frame(0, "Join::Join(int)", "/src/join.cpp", 20);
         let main = frame(0, "main", "/src/join.cpp", 44);
@@ -569,7 +569,7 @@ fn uncertain_patterns_are_marked_and_one_line_says_what_to_record() {
         (of(0, "samples"), of(0, "confidence")),
         (&153.into(), &1.0.into())
     );
-    // A pattern without any sample of its pages.
+    // This pattern has no sample on the object's pages.
     assert_eq!(
         (of(1, "samples"), of(1, "confidence")),
         (&0.into(), &0.0.into())
@@ -594,7 +594,7 @@ fn what_nearpage_does_in_a_program_is_called_so() {
     assert!(!report.contains("cvar"), "{report}");
 }
 
-/// Of one node.
+/// Content for a machine with one node.
 fn by_the_clock<'a>(attribution: &'a Attribution, tables: &'a Tables) -> Content<'a> {
     Content {
         attribution,
@@ -607,7 +607,7 @@ fn by_the_clock<'a>(attribution: &'a Attribution, tables: &'a Tables) -> Content
     }
 }
 
-/// Call sites with these frames are called so.
+/// Asserts that call sites with these frames have these names.
 fn are_named<const N: usize>(names: [&str; N], frames: [Vec<Frame>; N]) {
     let mut tables = tables();
     tables.call_sites = frames.map(|frames| CallSite { frames }).into();
@@ -651,7 +651,7 @@ fn json_by_page_has_the_matrix_of_pages_and_threads() {
     assert_eq!(pages[0]["at_bytes"], u64::from(first) * affinity.page_bytes);
 }
 
-/// Of the text of a matrix: titles of all columns, and the sum of all cells.
+/// Column titles, and the sum of all cells, of a matrix's text.
 fn matrix_of(text: &str) -> (Vec<String>, f64) {
     let lines = text
         .lines()
@@ -748,7 +748,7 @@ fn nothing_hostile_gets_through_and_colour_is_asked_for() {
     }
 }
 
-/// A trace's statistics: everything in chains of 8 and more but a tenth.
+/// Statistics of a trace in which nine tenths of the data misses are in chains of 8 and more reads.
 fn statistics() -> TraceStatistics {
     let share = |length, share| ChainShare { length, share };
     TraceStatistics {

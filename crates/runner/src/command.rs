@@ -1,4 +1,4 @@
-//! Runs a command to its end, and ends as it did.
+//! Runs a command to its end, and ends nearpage as the command ended.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -13,25 +13,27 @@ use crate::Environment;
 use crate::error::{Error, IoContext};
 use crate::signals;
 
-/// What shells show of a command that SIGINT ended: nearpage was interrupted while the command went on.
+/// Status that shells show for a command that SIGINT ended. It stands for an interrupted nearpage whose command
+/// continues.
 const INTERRUPTED_STATUS: i32 = 128 + libc::SIGINT;
 
-/// The command that runs: the signal handler can be given nothing else.
+/// Process ID of the running command, in a static because a signal handler gets no other data.
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn pass_on(signal: libc::c_int) {
     let child = CHILD.load(Ordering::Relaxed);
     if child > 0 {
-        // SAFETY: kill is async-signal-safe; the child is not waited for while this is installed.
+        // SAFETY: kill is async-signal-safe. The handler is installed only while the child runs, so the ID is the
+        // child's.
         unsafe { libc::kill(child, signal) };
     }
 }
 
-/// Runs a command to its end, and returns how it ended. The terminal's signals reach the command by
-/// themselves; SIGTERM and SIGHUP are passed on.
+/// Runs a command to its end, and returns its status. The terminal sends SIGINT and SIGQUIT to the command itself;
+/// SIGTERM and SIGHUP are passed on.
 ///
 /// # Errors
-/// There is no such command, or it cannot be run.
+/// The command does not exist or cannot be run.
 pub(crate) fn run_to_end(
     command: &[OsString],
     environment: Environment,
@@ -43,7 +45,7 @@ pub(crate) fn run_to_end(
     let mut child = starting.spawn().at(Path::new(name), "can't be run")?;
     CHILD.store(child.id() as i32, Ordering::Relaxed);
     let set = |signal, action: libc::sighandler_t| {
-        // SAFETY: the handler only reads an atomic and calls kill.
+        // SAFETY: the handler only reads an atomic and calls kill, which are async-signal-safe.
         unsafe { libc::signal(signal, action) }
     };
     let ignored = [libc::SIGINT, libc::SIGQUIT].map(|signal| (signal, set(signal, libc::SIG_IGN)));
@@ -57,10 +59,10 @@ pub(crate) fn run_to_end(
     status.context("can't wait for the command")
 }
 
-/// Replaces this process by a command (`exec`), as if nearpage had not been used.
+/// Replaces this process by a command (`exec`), as if the command had been started without nearpage.
 ///
 /// # Errors
-/// There is no such command, or it cannot be run.
+/// The command does not exist or cannot be run.
 pub fn replace_by(command: &[OsString]) -> Result<Infallible, Error> {
     let (name, arguments) = command.split_first().ok_or(Error::NoCommand)?;
     let mut replacing = Command::new(name);
@@ -69,10 +71,10 @@ pub fn replace_by(command: &[OsString]) -> Result<Infallible, Error> {
     Err(replacing.exec()).at(Path::new(name), "can't be run")
 }
 
-/// Where SIGPIPE was ignored when this process began: the standard library resets it.
+/// Has the command ignore SIGPIPE if this process began with SIGPIPE ignored. The standard library would reset it.
 fn keep_sigpipe_ignored(command: &mut Command) {
     if signals::ignores_sigpipe() {
-        // SAFETY: between fork and exec a disposition is set, which neither allocates nor locks.
+        // SAFETY: the closure runs between fork and exec and sets a disposition, which neither allocates nor locks.
         unsafe {
             command.pre_exec(|| {
                 libc::signal(libc::SIGPIPE, libc::SIG_IGN);
@@ -82,7 +84,7 @@ fn keep_sigpipe_ignored(command: &mut Command) {
     }
 }
 
-/// How a sampled command ended; as interrupted where sampling did and the command lives on.
+/// Status of a sampled command. A command that continues after sampling counts as interrupted.
 pub(crate) fn command_status(state: State) -> ExitStatus {
     match state {
         State::Ended(status) => status,
@@ -92,15 +94,16 @@ pub(crate) fn command_status(state: State) -> ExitStatus {
     }
 }
 
-/// Ends this process by the signal that ended a command, so that whoever waits for it, a launcher of ranks for one, sees
-/// what it would have seen of the command; else returns the command's status.
+/// Ends this process by the signal that ended a command, so that a waiting process, such as a launcher of ranks, sees
+/// the command's end. Otherwise returns the command's status.
 pub fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         let no_core = libc::rlimit {
             rlim_cur: 0,
             rlim_max: 0,
         };
-        // SAFETY: `no_core` is read alone; the other calls have no pointers. The core that tells something is the command's.
+        // SAFETY: `no_core` outlives its call; the other calls take no pointers. The limit leaves the command's core
+        // dump alone.
         unsafe {
             libc::setrlimit(libc::RLIMIT_CORE, &no_core);
             libc::signal(signal, libc::SIG_DFL);
@@ -116,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// Commands run one at a time, as they do in nearpage: dispositions of signals are the process's.
+    /// Serialises the tests' commands, because signal dispositions belong to the whole process.
     static RUNS: Mutex<()> = Mutex::new(());
 
     fn run(script: &str, environment: Environment) -> u8 {

@@ -3,23 +3,23 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Names and values.
+/// Names and values of environment variables.
 pub type Environment = Vec<(OsString, OsString)>;
 
-/// Mean bytes between two sampled small allocations, where not every one is logged.
+/// Mean number of bytes between two sampled small allocations.
 const SMALL_SAMPLE_BYTES: u64 = 512 * 1024;
 
-/// Which small allocations the preload library logs.
+/// Small allocations that the preload library logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SmallAllocations {
-    /// One in so many bytes.
+    /// One allocation in 512 KiB on average.
     #[default]
     Sampled,
-    /// Each.
+    /// Every allocation.
     All,
 }
 
-/// Has the preload library log allocations to a folder, given by its absolute path.
+/// Variables that make the preload library log allocations to a folder. The path must be absolute.
 pub(crate) fn allocation_log(folder: PathBuf, small: SmallAllocations) -> Environment {
     let sample_bytes = match small {
         SmallAllocations::All => 1,
@@ -37,7 +37,7 @@ pub(crate) fn allocation_log(folder: PathBuf, small: SmallAllocations) -> Enviro
     ]
 }
 
-/// The number that an MPI launcher gave this process.
+/// Rank of this process, from the variables of MPI launchers.
 pub(crate) fn rank() -> Option<u32> {
     rank_among(|name| std::env::var(name).ok())
 }

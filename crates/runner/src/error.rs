@@ -1,5 +1,4 @@
-//! What can go wrong, with cause and remedy. As in other crates, `Display` says what failed; the system's reason is
-//! the error's source.
+//! Errors of this crate, with cause and remedy. `Display` says what failed; the system's reason is the error's source.
 
 use std::ffi::OsString;
 use std::io;
@@ -35,14 +34,14 @@ pub enum Error {
     #[error(transparent)]
     Schedule(#[from] nearpage_simulator::Error),
 
-    /// The system refused something with a file.
+    /// The system refused an operation on a file.
     #[error("{}: {failure}", path.display())]
     File {
         path: PathBuf,
         failure: &'static str,
         source: io::Error,
     },
-    /// The system refused something without a file.
+    /// The system refused an operation without a file.
     #[error("{failure}")]
     System {
         failure: &'static str,
@@ -145,8 +144,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a command ends with: as a shell, 127 where there is no such command and 126 where it cannot be executed; 2 for
-    /// wrong usage, 1 for the rest.
+    /// Exit status for the error, as a shell's: 127 if the command does not exist, 126 if it cannot be executed. 2 is
+    /// wrong usage, 1 any other error.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Plan(error) => error.exit_status(),
@@ -160,7 +159,7 @@ impl Error {
         }
     }
 
-    /// Is what was typed wrong (exit status 2), whatever the machine?
+    /// Is the error a usage mistake on any machine (exit status 2)?
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Lab(error) => error.is_usage(),
@@ -177,21 +176,21 @@ impl Error {
     }
 }
 
-/// Refuses a command that cannot be run, in the same words whatever is to start it.
+/// Refuses a command that cannot be run, with the same message for every way to start a command.
 pub(crate) fn check_command(command: &[OsString]) -> Result<(), Error> {
     let program = command.first().ok_or(Error::NoCommand)?;
     resolve_command(program, &SearchPaths::from_environment())?;
     Ok(())
 }
 
-/// What failed where there is no temporary folder.
+/// Failure for a missing temporary folder.
 pub(crate) const NO_FOLDER: &str = "can't make a temporary folder";
 
-/// Says what failed where the system refused.
+/// Adds the failed operation to an error of the system.
 pub(crate) trait IoContext<T> {
-    /// With the file at `path`.
+    /// Names the file at `path`.
     fn at(self, path: &Path, failure: &'static str) -> Result<T, Error>;
-    /// Without a file to name.
+    /// Names no file.
     fn context(self, failure: &'static str) -> Result<T, Error>;
 }
 

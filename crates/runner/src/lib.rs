@@ -1,12 +1,11 @@
-//! Runs a command, or attaches to what is running already, for one of five purposes: to record samples of it
-//! ([`observe()`]), to trace every miss of it under QEMU ([`trace()`]), to put its pages where a plan wants them ([`run()`]),
-//! to migrate its pages while it runs ([`OnlineMigration`]), or to run it on a modelled machine, in modelled time
-//! ([`lab()`]).
+//! Runs a command, or attaches to running processes, for one of five purposes: to record samples of it ([`observe()`]),
+//! to trace every miss of it under QEMU ([`trace()`]), to put its pages where a plan wants them ([`run()`]), to migrate
+//! its pages while it runs ([`OnlineMigration`]), or to run it on a modelled machine, in modelled time ([`lab()`]).
 //!
-//! The crate finds the libraries that go into the command, composes its environment, waits for it, and says what became
-//! of it. It parses no arguments and prints nothing: each purpose has a struct of options, and lines for people go to a
-//! function that the caller gives. Deciding where pages should live is the planner's part, and recognising objects the
-//! plan crate's.
+//! The crate finds the libraries to load into the command, composes the command's environment, waits for the command,
+//! and reports the result. It parses no arguments and prints nothing: each purpose has a struct of options, and
+//! messages go to a function of the caller. The planner decides where pages live, and the plan crate recognises
+//! objects.
 //!
 //! ```no_run
 //! use nearpage_runner::{ObserveOptions, default_output, observe};
@@ -58,5 +57,5 @@ pub use replicas::{ReplicaSource, UsedReplicas};
 pub use run::{RunOptions, RunOutcome, run};
 pub use trace::{Emulator, PLUGINS_FROM, TraceRequest, Traced, trace};
 
-/// Is told each line for people when it has to be said.
+/// Called at once with each message for the user.
 pub type Reporter<'a> = &'a dyn Fn(&str);

@@ -1,4 +1,4 @@
-//! The two libraries that nearpage loads into other programs: the preload library into the command, the tracer into
+//! The two libraries that nearpage loads into other programs: the preload library into the command, and the tracer into
 //! QEMU.
 
 use std::ffi::{OsStr, OsString};
@@ -15,22 +15,22 @@ use crate::error::{Error, IoContext, NO_FOLDER};
 const LIBRARY: &str = "libnearpage_preload.so";
 const PLUGIN: &str = "libnearpage_tracer.so";
 
-/// What it takes to have a program sampled from inside where the preload library is missing.
+/// Remedy for a missing preload library, which sampling inside a program needs.
 pub const PRELOAD_MISSING: &str =
     "it needs the preload library, which is not there: install it beside nearpage";
 
-/// Why the preload library cannot be in this program; `None`: it can.
+/// Why the preload library cannot be loaded into this program; `None` if it can.
 pub(crate) fn kept_out(image: &ProgramImage) -> Option<NoLog> {
     NoLog::of_file(&ElfFile::open(&image.program.path).ok()?)
 }
 
-/// The preload library, found beside this executable or in `../lib`, under a path that LD_PRELOAD
-/// can carry.
+/// The preload library, found beside this executable or in `../lib`. Its path is fit for LD_PRELOAD.
 #[derive(Debug)]
 pub struct PreloadLibrary {
     path: PathBuf,
-    /// Of a link with a plain name, where the library's own path has a space or colon in it. It goes before programs
-    /// that the command leaves behind may have ended: the library takes a path where nothing is out of what they execute.
+    /// Folder of a link with a plain name, if the library's own path has a space, colon or comma. The folder is removed
+    /// before programs that the command leaves running end; then the library removes the missing path from LD_PRELOAD
+    /// of programs they execute.
     _link_folder: Option<TemporaryFolder>,
 }
 
@@ -44,7 +44,7 @@ impl PreloadLibrary {
         Self::at(first_existing(candidates, "the preload library")?)
     }
 
-    /// The library at `path`, or by a link where LD_PRELOAD can't carry that path.
+    /// The library at `path`, through a link if LD_PRELOAD can't hold the path.
     fn at(path: PathBuf) -> Result<Self, Error> {
         if !path
             .as_os_str()
@@ -57,8 +57,7 @@ impl PreloadLibrary {
                 _link_folder: None,
             });
         }
-        // The loader splits LD_PRELOAD at spaces and colons and has no way to quote them; QEMU splits
-        // what it passes on at commas.
+        // The loader splits LD_PRELOAD at spaces and colons, and offers no quotes. QEMU splits the variable at commas.
         let folder = TemporaryFolder::new("library").context(NO_FOLDER)?;
         let link = folder.path().join(LIBRARY);
         std::os::unix::fs::symlink(&path, &link)
@@ -69,12 +68,12 @@ impl PreloadLibrary {
         })
     }
 
-    /// The value of `LD_PRELOAD` for a command: this library first, then what nearpage itself was started with.
+    /// Value of `LD_PRELOAD` for a command: this library, then the value with which nearpage was started.
     pub fn ld_preload(&self) -> OsString {
         self.before(std::env::var_os("LD_PRELOAD").as_deref())
     }
 
-    /// The library's path, before those of `others`.
+    /// The library's path, followed by the paths in `others`.
     fn before(&self, others: Option<&OsStr>) -> OsString {
         let mut value = self.path.clone().into_os_string();
         let own = self.path.as_os_str().as_bytes();
@@ -92,7 +91,7 @@ impl PreloadLibrary {
 /// The tracer, which QEMU loads.
 #[derive(Debug)]
 pub struct TracerPlugin {
-    /// Where it is.
+    /// Path of the plugin.
     pub path: PathBuf,
 }
 
@@ -108,7 +107,7 @@ impl TracerPlugin {
     }
 }
 
-/// Where a library of nearpage may be; at least one place.
+/// Paths at which a library of nearpage may be; at least one path.
 fn candidates(variable: &str, library: &str) -> Result<Vec<PathBuf>, Error> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(vec![PathBuf::from(path)]);
@@ -121,7 +120,7 @@ fn candidates(variable: &str, library: &str) -> Result<Vec<PathBuf>, Error> {
         .collect())
 }
 
-/// The first that is there; `library` names it in the error.
+/// The first existing path; `library` names the library in the error.
 fn first_existing(candidates: Vec<PathBuf>, library: &'static str) -> Result<PathBuf, Error> {
     let found = candidates.iter().find_map(|path| path.canonicalize().ok());
     found.ok_or_else(|| Error::LibraryNotFound {

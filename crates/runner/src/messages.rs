@@ -1,4 +1,4 @@
-//! The file in which the preload library leaves what it has to say ([`nearpage_wire::messages`]).
+//! The file in which the preload library leaves messages ([`nearpage_wire::messages`]).
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use nearpage_wire::messages::{FILE_BYTES, MAGIC};
 
 use crate::Environment;
 
-/// Makes the file in `folder`, which is given by its absolute path, and names it to the library in `environment`.
+/// Makes the file in `folder`, an absolute path, and adds the library's variable for the file to `environment`.
 ///
 /// # Errors
 /// A note for the user: without the file, messages of the library are lost.
@@ -30,8 +30,9 @@ pub(crate) fn add_file(folder: &Path, environment: &mut Environment) -> Result<(
 fn make(path: &PathBuf) -> io::Result<()> {
     let mut new = OpenOptions::new();
     let mut file = new.write(true).create_new(true).mode(0o600).open(path)?;
-    // With its space on disk: the program stores into it, and must not meet a full one.
-    // SAFETY: no pointers; the descriptor is open.
+    // The space is allocated on disk, because the program stores into a mapping of the file and would crash on a full
+    // disk.
+    // SAFETY: the call takes no pointers; the descriptor is open.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, FILE_BYTES as libc::off_t) } {
         0 => file.write_all(&MAGIC),
         error => Err(io::Error::from_raw_os_error(error)),

@@ -28,46 +28,45 @@ use crate::launcher::own_host;
 use collector::{Collector, PostCounts};
 use profiles::Profiles;
 
-/// The rate of samples for policies that set none: it tells pages apart within a few decisions.
+/// Sampling rate for policies that set no rate. It distinguishes pages within a few decisions.
 const RATE_WANTED_HZ: f64 = 4000.0;
-/// Assumed time of an access to memory, if the machine's is unknown.
+/// Assumed memory latency if the machine's latency is unknown.
 const MEMORY_LATENCY_NS: f64 = 100.0;
 
-/// Whose pages to migrate, and how.
+/// Options of online migration.
 #[derive(Clone, Debug)]
 pub struct OnlineMigrationOptions {
-    /// Whose pages.
+    /// Processes whose pages are migrated.
     pub target: Target,
-    /// Variables for a command.
+    /// Additional variables for a command.
     pub environment: Environment,
-    /// What decides, with its parameters.
+    /// The policy that decides, with its parameters.
     pub policy: LivePolicy,
-    /// Memory policies under which pages stay.
+    /// Memory policies whose pages stay in place.
     pub respected_policies: RespectedPolicies,
     /// Time between decisions.
     pub interval: Duration,
-    /// Pin threads where the policy wants them.
+    /// Pin threads as the policy decides?
     pub moves_threads: bool,
-    /// Decide, and move nothing.
+    /// Decide, but move nothing?
     pub dry_run: bool,
-    /// The share of the targets' CPU time that sampling may take.
+    /// Limit of the share of the targets' CPU time that sampling takes.
     pub max_overhead: f64,
     /// Samples per second and CPU, instead of as many as `max_overhead` allows.
     pub rate_hz: Option<f64>,
-    /// Loads that take fewer cycles are no samples, where hardware says how long they took, instead of as the policy
-    /// has it.
+    /// Minimum latency of sampled loads, if hardware measures latency; `None`: the policy's own minimum.
     pub min_latency_cycles: Option<u32>,
-    /// What moving may cost.
+    /// Limits of the cost of moves.
     pub limits: Limits,
-    /// Hot pages that counters are kept of, in all.
+    /// Number of hot pages with counters, summed over processes.
     pub pages: usize,
-    /// Where random draws start.
+    /// Seed of random numbers.
     pub seed: u64,
-    /// A file for the log of all decisions with their inputs.
+    /// File for the log of all decisions with their inputs.
     pub log: Option<PathBuf>,
-    /// Where metrics are served, as `ADDRESS:PORT`.
+    /// Address at which metrics are served, as `ADDRESS:PORT`.
     pub metrics_address: Option<String>,
-    /// Who gets profiles, and how often.
+    /// Collector for profiles, and the time between two posts.
     pub collector: Option<(Endpoint, Duration)>,
 }
 
@@ -111,7 +110,7 @@ impl OnlineMigrationOptions {
             moves_threads: self.moves_threads,
             seed: self.seed,
             page_bytes: machine.page_bytes,
-            // Known when there is a sampler.
+            // The sampler determines the estimate later.
             estimate: Estimate::Weights,
             clock_mhz: clock_mhz(machine),
             source: String::new(),
@@ -138,7 +137,7 @@ impl OnlineMigrationOptions {
     }
 }
 
-/// A target whose pages are migrated, from now on.
+/// A target whose pages are being migrated.
 pub struct OnlineMigration {
     interval: Duration,
     dry_run: bool,
@@ -151,16 +150,16 @@ pub struct OnlineMigration {
     export: Option<Export>,
 }
 
-/// Profiles, and who gets them.
+/// Profiles, and the collector that receives them.
 struct Export {
     profiles: Profiles,
     collector: Collector,
 }
 
-/// How it went.
+/// Result of online migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migrated {
-    /// How the command ended; of what was attached to, as if well.
+    /// Exit status of the command; success for a target that ran already.
     pub status: ExitStatus,
     /// Pages that were moved.
     pub moved_pages: u64,
@@ -170,8 +169,8 @@ impl OnlineMigration {
     /// Starts the command, or attaches to the target.
     ///
     /// # Errors
-    /// Parameters that the policy cannot have on this machine; another daemon has the target; whatever keeps the target
-    /// from being sampled or run.
+    /// The policy cannot have the parameters on this machine. Another daemon has the target. The target cannot be
+    /// sampled or run.
     pub fn start(options: &OnlineMigrationOptions, say: Reporter<'_>) -> Result<Self, Error> {
         if let Target::Command(command) = &options.target {
             check_command(command)?;
@@ -184,7 +183,7 @@ impl OnlineMigration {
             say(&format!("metrics at http://{}/metrics", server.address()));
         }
         let mut settings = options.settings(&machine);
-        // Messages about moves are of no use where nothing moves.
+        // Without moves, messages about moves are useless.
         let is_to_move = options.policy != LivePolicy::Watch;
         if is_to_move && machine.nodes_with_memory().len() < 2 {
             say("this machine has one memory node: nothing to move, only to watch");
@@ -193,10 +192,10 @@ impl OnlineMigration {
         if is_to_move && let Some(line) = kernel_balances(is_command && !settings.dry_run) {
             say(line);
         }
-        // Checked before anything is opened, so that a second daemon disturbs no program.
+        // The check precedes all other work, so that a second daemon disturbs no program.
         refuse_taken(&options.target, settings.dry_run)?;
         let sampling = options.sampling();
-        // Before a command runs.
+        // Parameters are checked before a command starts.
         settings.check(&machine)?;
         let mut sampler = Sampler::start(&sampling)?;
         sampler.ask_rate(RATE_WANTED_HZ);
@@ -229,21 +228,21 @@ impl OnlineMigration {
         })
     }
 
-    /// Nothing is moved, as that was asked for or there is one memory node.
+    /// Is nothing moved, because of an option or a single memory node?
     pub fn is_dry_run(&self) -> bool {
         self.dry_run
     }
 
-    /// Policy and nodes, as the log begins with them.
+    /// Head of the log: policy and nodes.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// Migrates pages until the target ends. `each` is called with the report of every interval, `say` with what becomes
-    /// of profiles.
+    /// Migrates pages until the target ends. `each` is called with the report of every interval, `say` with messages
+    /// about profiles.
     ///
     /// # Errors
-    /// The sampler's, and a log that cannot be written. The targets go on in any case.
+    /// Errors of the sampler, and a log that cannot be written. The targets continue in any case.
     pub fn finish(
         mut self,
         each: &mut dyn FnMut(&Report),
@@ -294,7 +293,7 @@ impl Export {
         }
     }
 
-    /// A line about what the collector did not take, if anything.
+    /// A message about profiles that the collector did not take, if there are any.
     fn finish(mut self) -> Option<String> {
         if let Some(message) = self.profiles.message() {
             self.collector.post(message);
@@ -303,7 +302,7 @@ impl Export {
     }
 }
 
-/// How a command ended. What goes on, or was attached to, has not: as if well.
+/// Exit status of a command; success if the target continues or ran already.
 fn status(state: State) -> ExitStatus {
     match state {
         State::Ended(status) => status,
@@ -318,12 +317,13 @@ fn create_log(path: &Path) -> Result<File, Error> {
     })
 }
 
-/// The rate of samples that the bound on overhead allows, by the present cost of a sample; the governor corrects it later.
+/// Sampling rate that the bound on overhead allows, by the present cost of a sample. The governor corrects the rate
+/// later.
 fn affordable_rate_hz(max_overhead: f64, cost_ns: f64) -> f64 {
     (max_overhead * 1e9 / cost_ns).clamp(RATE_MIN_HZ, RATE_WANTED_HZ)
 }
 
-/// How memory accesses are estimated from samples.
+/// Method for estimating memory accesses from samples.
 fn estimate(source: Source, machine: &Machine) -> Estimate {
     match source {
         Source::Clock | Source::Signal => Estimate::TimeLost {
@@ -333,7 +333,7 @@ fn estimate(source: Source, machine: &Machine) -> Estimate {
     }
 }
 
-/// The clock of the CPUs, of the first where they differ.
+/// Frequency of the first CPU, in MHz.
 fn clock_mhz(machine: &Machine) -> u32 {
     let first = machine.cpus().as_slice().first().copied();
     let cpu = first.unwrap_or(CpuId(0));
@@ -341,7 +341,7 @@ fn clock_mhz(machine: &Machine) -> u32 {
     (frequencies.ghz(cpu) * 1000.0) as u32
 }
 
-/// The mean over all pairs of nodes.
+/// Mean memory latency over all pairs of nodes.
 fn memory_latency_ns(machine: &Machine) -> f64 {
     let known: Vec<f64> = machine
         .latency_ns
@@ -356,15 +356,14 @@ fn memory_latency_ns(machine: &Machine) -> f64 {
     }
 }
 
-/// Fails if another daemon has one of the processes that the user named. Other processes that another daemon has are left
-/// out later.
+/// Fails if another daemon has one of the named processes. Unnamed processes of another daemon are left out later.
 fn refuse_taken(target: &Target, dry_run: bool) -> Result<(), Error> {
     let Target::Processes(pids) = target else {
         return Ok(());
     };
     for &pid in pids {
         let Some(started) = Linux::default().started(pid) else {
-            continue; // The sampler says so.
+            continue; // The sampler reports the missing process.
         };
         if !dry_run && Claim::on(Identity { pid, started }).is_none() {
             return Err(nearpage_live::Error::Taken { pid }.into());
@@ -373,7 +372,7 @@ fn refuse_taken(target: &Target, dry_run: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// A message if the kernel's automatic balancing is on. `command`: a command that is started here is kept out of that.
+/// A message if the kernel's automatic balancing is on. `command`: a command starts here, and balancing is kept off it.
 fn kernel_balances(command: bool) -> Option<&'static str> {
     if !balancing::is_on(Path::new("/proc")) {
         return None;
@@ -457,7 +456,7 @@ mod tests {
             error.to_string().contains("another nearpage live"),
             "{error}"
         );
-        // Who moves nothing disturbs nobody.
+        // A dry run disturbs no process.
         refuse_taken(&target, true).unwrap();
         drop(claim);
         refuse_taken(&target, false).unwrap();

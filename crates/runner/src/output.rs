@@ -1,4 +1,4 @@
-//! The folder of a recording: its default name, and what becomes of an earlier recording in it.
+//! The folder of a recording: its default name, and the treatment of an earlier recording in it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
@@ -13,24 +13,24 @@ use nearpage_sampler::Target;
 use crate::error::{Error, IoContext};
 use crate::launcher::{job_folder, launched};
 
-/// Makes the folder that a recording goes into by default: `PROGRAM.nearpage`, or `PROGRAM.2.nearpage` and so on where
-/// that exists; under a launcher `PROGRAM.JOB.nearpage/rank-00042@HOST`, or `rank-00042@HOST.2` and so on. Where the
-/// folder can't be made, whoever writes into it says so.
+/// Makes the default folder of a recording: `PROGRAM.nearpage`, or `PROGRAM.2.nearpage` and so on if that exists. Under
+/// a launcher: `PROGRAM.JOB.nearpage/rank-00042@HOST`, or `rank-00042@HOST.2` and so on. If the folder can't be made,
+/// the error shows when the recording is written.
 pub fn default_output(target: &Target) -> PathBuf {
     let program = target_name(target);
     match launched() {
         None => new_folder(Path::new(""), &program, ".nearpage"),
         Some(launched) => {
             let (job, rank) = job_folder(&launched, &program);
-            // Where this fails, so does what comes next, which is told.
+            // After a failure, `new_folder` and the recording fail too, and the recording's error is reported.
             let _ = fs::create_dir_all(&job);
             new_folder(&job, OsStr::new(&rank), "")
         }
     }
 }
 
-/// Makes the first folder of these names that is not taken. Whether it is, the file system decides when the folder is
-/// made: of many processes that begin at once on one file system, no two get the same.
+/// Makes the first folder of these names that does not exist. Making the folder is the test, so processes that start at
+/// once on one file system get different folders.
 fn new_folder(folder: &Path, name: &OsStr, ending: &str) -> PathBuf {
     let path = |number: u32| {
         let mut name = name.to_owned();
@@ -50,7 +50,7 @@ fn new_folder(folder: &Path, name: &OsStr, ending: &str) -> PathBuf {
         .unwrap_or_else(|| path(1))
 }
 
-/// What a recording of the target is called.
+/// Name of the target, for its recording.
 fn target_name(target: &Target) -> OsString {
     let name = match target {
         Target::Command(command) => command
@@ -59,7 +59,7 @@ fn target_name(target: &Target) -> OsString {
             .map(OsStr::to_owned),
         Target::Processes(pids) => pids.first().and_then(|pid| {
             let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
-            // A name may contain anything; a folder's may not.
+            // A process name may contain any character; a folder's name may not.
             let name = String::from_utf8_lossy(&name).trim_end().replace('/', "_");
             (!name.is_empty() && !name.starts_with('.')).then(|| name.into())
         }),
@@ -69,18 +69,18 @@ fn target_name(target: &Target) -> OsString {
     name.unwrap_or_else(|| "recording".into())
 }
 
-/// Keeps an earlier recording until the new one has begun.
+/// An output folder that keeps an earlier recording until the new one has begun.
 #[derive(Debug)]
 pub(crate) struct OutputFolder {
     path: PathBuf,
-    /// There was nothing, or an earlier recording that is out of the way.
+    /// Is the path free, because there was nothing or the earlier recording has been moved?
     is_new: bool,
-    /// Where the earlier recording waits.
+    /// Path of the moved earlier recording.
     earlier: Option<PathBuf>,
 }
 
 impl OutputFolder {
-    /// Moves an earlier recording out of the way where it may be replaced.
+    /// Moves an earlier recording out of the way, if it may be replaced.
     pub(crate) fn claim(path: &Path, replace: bool) -> Result<Self, Error> {
         if folder::has_recorder(path) {
             return Err(Error::RecorderAtWork(path.to_owned()));
@@ -103,7 +103,7 @@ impl OutputFolder {
         })
     }
 
-    /// Makes the new recording's first files. Where that fails, the folder is as it was before.
+    /// Makes the first files of the new recording. After a failure, the folder is as it was before.
     pub(crate) fn begin(
         self,
         metadata: Metadata,
@@ -114,7 +114,7 @@ impl OutputFolder {
             Err(error) => {
                 let is_in_use = matches!(error, nearpage_recording::Error::FolderInUse(_));
                 let is_recording = self.path.join(folder::METADATA_FILE).exists();
-                // In use, it is another recorder's, who came first since it was claimed.
+                // If the folder is in use, another recorder took it after `claim`, so its files stay.
                 if self.is_new && !is_in_use {
                     self.give_back();
                 }
@@ -128,17 +128,18 @@ impl OutputFolder {
         }
     }
 
-    /// The new recording has begun: removes the earlier one.
+    /// Removes the earlier recording, because the new one has begun.
     pub(crate) fn keep(self) {
         if let Some(earlier) = self.earlier {
-            // Best effort: what stays behind is out of the way.
+            // A failure leaves the moved folder behind.
             let _ = fs::remove_dir_all(earlier);
         }
     }
 
-    /// There will be no new recording: puts the earlier one back.
+    /// Restores the earlier recording, because there will be no new one.
     pub(crate) fn give_back(self) {
-        // One after the other: where it is for want of open files, two folders can't be open at once.
+        // The subfolder is removed first, so that one folder is open at a time: this may run because of a lack of
+        // descriptors.
         let _ = fs::remove_dir_all(self.path.join(folder::LOG_FOLDER));
         let _ = fs::remove_dir_all(&self.path);
         if let Some(earlier) = self.earlier {
@@ -179,7 +180,7 @@ mod tests {
         }
         drop(log);
         OutputFolder::claim(&path, true).unwrap().give_back();
-        // What is no folder is not waited for.
+        // A path that is no folder does not block.
         let fifo = folder.path().join("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status();
         assert!(made.unwrap().success());
@@ -287,7 +288,7 @@ mod tests {
         output.give_back();
         assert_eq!(names(folder.path()), ["r"]);
         assert!(is_old(&path));
-        // Nothing was there: nothing stays.
+        // Without an earlier recording, nothing remains.
         let new = folder.path().join("new");
         let (output, log) = begin(OutputFolder::claim(&new, true).unwrap()).unwrap();
         drop(log);
@@ -319,7 +320,7 @@ mod tests {
         let error = begin(OutputFolder::claim(&path, false).unwrap()).unwrap_err();
         assert!(matches!(error, Error::Recording(_)), "{error}");
         assert_eq!(names(&path), ["letter"]);
-        // An empty folder is anybody's.
+        // An empty folder may be used without asking.
         let empty = folder.path().join("empty");
         fs::create_dir(&empty).unwrap();
         OutputFolder::claim(&empty, true).unwrap();

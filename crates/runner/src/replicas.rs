@@ -1,8 +1,8 @@
-//! `run --replicate`: copies of files, one on every node, that all processes of a command map instead.
+//! `run --replicate`: copies of files on every node, which all processes of a command map instead of the files.
 //!
-//! A copy is a memfd whose pages prefer their node. It is sealed, so that nobody can change it. Copies
-//! belong to this process and end with it, however it ends, once nobody has them mapped. Processes
-//! open copies through `/proc/PID/fd`.
+//! A copy is a memfd whose pages prefer their node, and is sealed against changes. Copies belong to this process: they
+//! disappear when this process has ended and no process maps them any more. Processes open copies through
+//! `/proc/PID/fd`.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr, OsString};
@@ -25,20 +25,20 @@ use crate::error::{Error, IoContext};
 
 const NOT_REPLICATED: &str = "cannot be replicated";
 
-/// Which files are to be copied.
+/// Files to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaSource {
-    /// The command's program and its libraries.
+    /// Program and libraries of the command.
     Code,
-    /// Files by a pattern of glob(7).
+    /// Files that match a pattern of glob(7).
     Files(String),
 }
 
 impl ReplicaSource {
-    /// `code`, or `file:GLOB`.
+    /// Parses `code` or `file:GLOB`.
     ///
     /// # Errors
-    /// Another text: wrong usage.
+    /// Any other text, which is wrong usage.
     pub fn parse(text: &str) -> Result<Self, Error> {
         match (text, text.strip_prefix("file:")) {
             ("code", _) => Ok(Self::Code),
@@ -61,7 +61,7 @@ impl ReplicaSource {
     }
 }
 
-/// What copies of files were used for.
+/// Use of the copies of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct UsedReplicas {
     /// Processes that mapped a copy on their node.
@@ -73,7 +73,7 @@ pub struct UsedReplicas {
 }
 
 impl UsedReplicas {
-    /// For people.
+    /// Text for people.
     pub(crate) fn words(&self) -> String {
         format!(
             "{} ran from local copies: {}, {}",
@@ -84,20 +84,20 @@ impl UsedReplicas {
     }
 }
 
-/// Copies of files, for as long as the value lives.
+/// Copies of files, which exist while this value lives.
 #[derive(Debug, Default)]
 pub(crate) struct Replicas {
-    /// `None`: there are none.
+    /// `None` without copies.
     table: Option<File>,
     copies: Vec<File>,
     notes: Vec<String>,
 }
 
 impl Replicas {
-    /// Copies files to nodes, in all at most `bytes_max`; those that do not fit are named in the notes.
+    /// Copies files to nodes, up to `bytes_max` in total. Notes name files that do not fit.
     ///
     /// # Errors
-    /// A file that cannot be read; a pattern without a match; a kernel without memfds.
+    /// A file cannot be read, a pattern has no match, or the kernel has no memfds.
     pub fn make(
         sources: &[ReplicaSource],
         programs: &[ProgramImage],
@@ -151,7 +151,7 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// Copies a file to each node; its entries in the table.
+    /// Copies a file to each node, and returns the table's entries for the copies.
     fn copy(
         &mut self,
         file: &mut File,
@@ -176,19 +176,19 @@ impl Replicas {
         Ok(entries)
     }
 
-    /// What to say before the command runs.
+    /// Messages to print before the command runs.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What the command needs in its environment.
+    /// Variable for the command, which names the table.
     pub fn environment(&self) -> Option<(OsString, OsString)> {
         let table = self.table.as_ref()?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), table.as_raw_fd());
         Some((VARIABLE.into(), path.into()))
     }
 
-    /// What the copies were used for, once it has ended; `None`: there are none.
+    /// Use of the copies, available after the command has ended; `None` without copies.
     pub fn used(&self) -> Option<UsedReplicas> {
         let [processes, mappings, mapped_bytes] = self.table.as_ref().and_then(counters)?;
         Some(UsedReplicas {
@@ -220,7 +220,7 @@ fn table(entries: &[Entry]) -> io::Result<File> {
 
 fn memfd(name: &str) -> io::Result<File> {
     let name = CString::new(name).expect("no zero byte in it");
-    // SAFETY: a terminated name; the descriptor that comes back is ours alone.
+    // SAFETY: the name ends with a zero byte; the returned descriptor is new and has no other owner.
     unsafe {
         match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) {
             -1 => Err(io::Error::last_os_error()),
@@ -229,7 +229,7 @@ fn memfd(name: &str) -> io::Result<File> {
     }
 }
 
-/// A file's contents in memory that prefers a node.
+/// Copies a file into memory that prefers a node.
 fn copy(file: &mut File, size: u64, node: NodeId) -> io::Result<File> {
     let copy = memfd(&format!("nearpage-replica-{node}"))?;
     copy.set_len(size)?;
@@ -246,8 +246,8 @@ fn copy(file: &mut File, size: u64, node: NodeId) -> io::Result<File> {
     if let Some(word) = mask.get_mut(usize::from(node.0) / 64) {
         *word = 1 << (node.0 % 64);
     }
-    // SAFETY: the mapping is there for its length, the mask as long as is said. Never strict: a node
-    // without room gives way to others.
+    // MPOL_PREFERRED is not strict: if the node is full, the kernel uses other nodes.
+    // SAFETY: the mapping has this length, and the mask has at least the bits that are passed.
     let bound = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -263,19 +263,19 @@ fn copy(file: &mut File, size: u64, node: NodeId) -> io::Result<File> {
         return Err(io::Error::last_os_error());
     }
     file.rewind()?;
-    // SAFETY: nobody else has this memory before the copy is handed out.
+    // SAFETY: the mapping is writable and has this length, and no other code uses it before the copy is handed out.
     let memory = unsafe { std::slice::from_raw_parts_mut(mapping.address.cast::<u8>(), length) };
     file.read_exact(memory)?;
     drop(mapping);
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     match unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
         0 => Ok(copy),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// A mapping of a file, for as long as it lives.
+/// A mapping of a file, which is unmapped on drop.
 struct Mapping {
     address: *mut libc::c_void,
     length: usize,
@@ -283,7 +283,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(file: &File, length: usize, protection: i32, flags: i32) -> io::Result<Self> {
-        // SAFETY: a mapping of its own, wherever the kernel likes.
+        // SAFETY: maps new memory at an address that the kernel chooses.
         let address = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -303,12 +303,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the mapping is this value's, and no reference to it is left.
         unsafe { libc::munmap(self.address, self.length) };
     }
 }
 
-/// Device and number of a file as `/proc/PID/maps` has them: not always those of stat(2).
+/// Device and inode number of a file in `/proc/PID/maps`, which can differ from stat(2)'s.
 fn mapped_identity(file: &File) -> io::Result<[u64; 2]> {
     let mapping = Mapping::new(file, 1, libc::PROT_READ, libc::MAP_PRIVATE)?;
     let maps = fs::read("/proc/self/maps")?;
@@ -327,10 +327,10 @@ fn mapped_identity(file: &File) -> io::Result<[u64; 2]> {
     identity.ok_or_else(|| io::Error::other("/proc/self/maps does not list it"))
 }
 
-/// Files by a pattern (glob(3)), in order of name.
+/// Files that match a pattern (glob(3)), ordered by name.
 fn glob(pattern: &str) -> Result<Vec<PathBuf>, Error> {
     let text = CString::new(pattern).map_err(|_| Error::PatternWithZeroByte)?;
-    // SAFETY: zero is how glob(3) expects its result to begin; it is freed below.
+    // SAFETY: glob(3) takes a zeroed result, which it fills and `globfree` frees after the paths have been copied.
     unsafe {
         let mut found: libc::glob_t = std::mem::zeroed();
         let status = libc::glob(text.as_ptr(), 0, None, &mut found);
@@ -381,11 +381,11 @@ mod tests {
         fs::write(path("large.bin"), vec![8u8; 1 << 20]).unwrap();
         fs::write(path("empty.bin"), "").unwrap();
         let pattern = ReplicaSource::Files(format!("{}/*.bin", folder.path().display()));
-        // The kernel takes no policy for a node that is not there: one node twice.
+        // The kernel takes no policy for a missing node, so one node is used twice.
         let nodes = [NodeId(0), NodeId(0)];
         let replicas = match Replicas::make(&[pattern], &[], &nodes, 1 << 20) {
             Ok(replicas) => replicas,
-            // A container that allows no memory policies.
+            // Some containers allow no memory policies.
             Err(Error::File { source, .. }) if source.raw_os_error() == Some(libc::EPERM) => return,
             Err(error) => panic!("{error:?}"),
         };

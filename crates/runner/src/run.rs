@@ -1,4 +1,4 @@
-//! Runs a command with its pages placed, its files replicated, or its pages migrated, as plans and options say.
+//! Runs a command with its pages placed, its files replicated or its pages migrated, as plans and options say.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -25,28 +25,28 @@ use crate::online_migration::{OnlineMigration, OnlineMigrationOptions};
 use crate::placing::{Placed, Placing, PlacingOptions};
 use crate::replicas::{ReplicaSource, Replicas, UsedReplicas};
 
-/// What to run, and what to do with its pages.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions<'a> {
     /// The command and its arguments.
     pub command: &'a [OsString],
-    /// The programs that the command names; the first is its own.
+    /// Programs that the command names; the first is the command's own program.
     pub programs: &'a [ProgramImage],
-    /// Where it is to run.
+    /// Machine on which the command runs.
     pub machine: &'a Machine,
-    /// Files of plans. Without any, and without anything else to do, the newest kept plan that fits the command.
+    /// Plan files. Without plans and other options, the newest kept plan that fits the command is used.
     pub plans: &'a [PathBuf],
-    /// Placements by hand, which come before the plans'.
+    /// Placements by hand, which take precedence over the plans.
     pub rules: &'a [PlaceRule],
-    /// How threads are pinned; `None`: as the plans need.
+    /// Thread layout; `None`: the layout that the plans need.
     pub threads: Option<ThreadPlacement>,
-    /// How pages get where they belong.
+    /// Mechanism that puts pages on their nodes.
     pub mechanism: Mechanism,
-    /// With [`Mechanism::Touch`]: heap objects for which the nodes are visited once.
+    /// With [`Mechanism::Touch`]: number of heap objects for which the nodes are visited once.
     pub touch_group: u32,
-    /// Which files get a copy on each node.
+    /// Files that are copied to each node.
     pub replicate: &'a [ReplicaSource],
-    /// Memory that the copies may take in all.
+    /// Limit of the memory of all copies, in bytes.
     pub replicate_bytes_max: u64,
 }
 
@@ -78,22 +78,22 @@ impl RunOptions<'_> {
     }
 }
 
-/// How a command ran.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOutcome {
-    /// How the command ended.
+    /// Exit status of the command.
     pub status: ExitStatus,
-    /// Files of the plans that were used; of kept ones, their folder.
+    /// Files of the plans in use; for kept plans, their folder.
     pub plans: Vec<PathBuf>,
-    /// What was placed; `None`: nothing was to be placed.
+    /// Result of the placement; `None`: there was nothing to place.
     pub placed: Option<Placed>,
-    /// What copies of files were used for; `None`: there were none.
+    /// Use of the copies of files; `None` without copies.
     pub replicas: Option<UsedReplicas>,
-    /// Pages that online migration moved; `None`: it did not run.
+    /// Pages that online migration moved; `None`: online migration did not run.
     pub migrated_pages: Option<u64>,
-    /// What speaks against the plans, and what of them cannot be followed.
+    /// Doubts about the plans, and parts of the plans that cannot be followed.
     pub warnings: Vec<String>,
-    /// What else was to be said before the command ran.
+    /// Further messages from before the run.
     pub notes: Vec<String>,
 }
 
@@ -109,14 +109,14 @@ impl RunOutcome {
     }
 }
 
-/// Runs a command to its end. `say` gets each line for the user at once; the returned outcome has all of them, too.
+/// Runs a command to its end. `say` gets each message at once; the outcome contains the messages as well.
 ///
 /// # Errors
-/// Plans, rules or files to replicate that cannot be used here; a command that cannot be run.
+/// Plans, rules or files to replicate cannot be used here, or the command cannot be run.
 pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<RunOutcome, Error> {
     let mut ran = RunOutcome::default();
     let plans = options.plans(&mut ran, say)?;
-    // What is only to be replicated has no need of a plan.
+    // Replication alone needs no plan.
     let placing = match options.places_nothing() && !options.replicate.is_empty() {
         true => None,
         false => Some(Placing::new(
@@ -162,7 +162,7 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<RunOutcome, Er
     environment.extend(replicas.environment());
     let messages = TemporaryFolder::new("messages").context(NO_FOLDER)?;
     match kept_out {
-        // The program runs as it would by itself.
+        // The program runs unchanged.
         Some(reason) => {
             let name = Path::new(&options.command[0]).display();
             ran.warn(format!("nothing is placed in {name}: {reason}"), say);
@@ -196,7 +196,7 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<RunOutcome, Er
     Ok(ran)
 }
 
-/// The part of a job's plan that this process follows, and why, where it is not because its rank was recorded.
+/// The part of a job's plan for this process, and a note with the reason unless this rank was recorded.
 fn part_of_rank(job: &JobPlan, launched: Option<&Launched>) -> (usize, Option<String>) {
     let whose = |part: usize| {
         let ranks = job.groups[part].ranks.as_slice().iter();
@@ -218,7 +218,7 @@ fn part_of_rank(job: &JobPlan, launched: Option<&Launched>) -> (usize, Option<St
     };
     let (part, _, why) = job.part(Rank(*rank), local_rank.map(Rank));
     let why = match why {
-        // Of many ranks the first speaks.
+        // Only the first rank prints a note.
         PartChoice::Recorded if *rank == 0 => return (part, others_note(job, *size)),
         PartChoice::Recorded => return (part, None),
         PartChoice::LocalRank(local) => {
@@ -233,7 +233,7 @@ fn part_of_rank(job: &JobPlan, launched: Option<&Launched>) -> (usize, Option<St
     (part, Some(note))
 }
 
-/// Which of the ranks that were launched are in no group of a plan.
+/// A note on the launched ranks that are in no group of a plan.
 fn others_note(job: &JobPlan, size: Option<u32>) -> Option<String> {
     let is_planned = |rank: &u32| {
         let mut groups = job.groups.iter();
@@ -249,7 +249,7 @@ fn others_note(job: &JobPlan, size: Option<u32>) -> Option<String> {
     })
 }
 
-/// Plans that were predicted to do worse than first touch when they were made, and what to do instead.
+/// Warnings about plans that were predicted to be slower than first touch, with remedies.
 fn warnings(plans: &[Plan]) -> Vec<String> {
     let warning = |plan: &Plan| {
         let warning = plan.predicted?.warning()?;
@@ -261,7 +261,7 @@ fn warnings(plans: &[Plan]) -> Vec<String> {
     plans.iter().filter_map(warning).collect()
 }
 
-/// Is there nothing in the plans that places a page?
+/// Do the plans leave all pages to first touch?
 fn leave_all_to_first_touch(plans: &[Plan]) -> bool {
     let leaves = |plan: &Plan| {
         let mut decisions = plan.all_decisions();
@@ -271,7 +271,7 @@ fn leave_all_to_first_touch(plans: &[Plan]) -> bool {
     !plans.is_empty() && plans.iter().all(leaves)
 }
 
-/// A program without a loader would run in vain.
+/// Refuses a static program: it has no loader, so the preload library could not place anything.
 fn refuse_static(programs: &[ProgramImage], kept_out: Option<NoLog>) -> Result<(), Error> {
     match (programs.first(), kept_out) {
         (Some(image), Some(NoLog::StaticallyLinked)) => {
@@ -281,10 +281,10 @@ fn refuse_static(programs: &[ProgramImage], kept_out: Option<NoLog>) -> Result<(
     }
 }
 
-/// The policy that migrates pages while the command runs, with the plan's parameters.
+/// The policy for online migration, with the plan's parameters.
 fn online_policy(planned: &nearpage_plan::OnlineMigration) -> Result<LivePolicy, Error> {
     let mut policy = LivePolicy::from_name("auto").expect("a live policy has this name");
-    // Before the parameters: a plan may say that threads stay.
+    // The call enables moves of threads. A plan's parameters, set afterwards, can disable them.
     policy.moves_threads();
     for (name, value) in &planned.parameters {
         if !policy.set(name, &value.to_string())? {
@@ -294,7 +294,7 @@ fn online_policy(planned: &nearpage_plan::OnlineMigration) -> Result<LivePolicy,
     Ok(policy)
 }
 
-/// Runs a command and migrates its pages meanwhile, where that is possible.
+/// Runs a command with online migration if possible, else without.
 fn run_migrating(
     policy: LivePolicy,
     command: &[OsString],
@@ -305,8 +305,8 @@ fn run_migrating(
     let options = OnlineMigrationOptions {
         environment: environment.clone(),
         moves_threads: true,
-        // The preload library's policies only prefer nodes. Where the command inherits a policy from outside, the two
-        // can't be told apart.
+        // The preload library's policies only prefer nodes. If the command inherits a policy, that policy cannot be
+        // told apart from the library's.
         respected_policies: match balancing::is_unbound() {
             true => RespectedPolicies::Strict,
             false => RespectedPolicies::All,
@@ -323,7 +323,7 @@ fn run_migrating(
             ran.migrated_pages = Some(migrated.moved_pages);
             ran.status = migrated.status;
         }
-        // The command has not run. Where the command itself is at fault, this says so.
+        // The command has not run. If the command itself causes the error, the second attempt reports it.
         Err(error) => {
             let line = format!(
                 "no online migration, though the plan asks for it: {}",
@@ -336,7 +336,7 @@ fn run_migrating(
     Ok(())
 }
 
-/// An error, followed by what caused it.
+/// An error, followed by its causes.
 fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

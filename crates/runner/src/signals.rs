@@ -1,12 +1,13 @@
-//! What this process, and commands that it starts, do about signals.
+//! Signal dispositions of this process and of the commands that it starts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static IGNORES_SIGPIPE: AtomicBool = AtomicBool::new(false);
 
-/// Rust's runtime ignores SIGPIPE before `main`. Only a look before that tells whether whoever started this process did.
+/// Records whether SIGPIPE was ignored at the start. This must run before `main`, because Rust's runtime ignores
+/// SIGPIPE before `main`.
 #[used]
-// SAFETY: the entries of this section are such functions, called with (argc, argv, envp) by the loader.
+// SAFETY: the loader calls the functions in this section with (argc, argv, envp), which the function may ignore.
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
 
@@ -15,9 +16,9 @@ extern "C" fn look() {
     IGNORES_SIGPIPE.store(is_ignored, Ordering::Relaxed);
 }
 
-/// What this process does at a signal.
+/// Disposition of a signal in this process.
 fn disposition(signal: libc::c_int) -> libc::sighandler_t {
-    // SAFETY: zero is a valid sigaction, into which the call writes what is set.
+    // SAFETY: zero is a valid sigaction, and the call only writes to it.
     unsafe {
         let mut found: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &mut found);
@@ -25,13 +26,13 @@ fn disposition(signal: libc::c_int) -> libc::sighandler_t {
     }
 }
 
-/// Was SIGPIPE ignored when this process began, as systemd has it for services?
+/// Was SIGPIPE ignored when this process began, as systemd does for services?
 pub(crate) fn ignores_sigpipe() -> bool {
     IGNORES_SIGPIPE.load(Ordering::Relaxed)
 }
 
-/// Has SIGPIPE do what it did when this process began: a closed pipe (`nearpage report … | head`) mostly ends the
-/// command quietly, as it does cat's. To be called before there are threads.
+/// Restores the disposition that SIGPIPE had when this process began. So a closed pipe (`nearpage report … | head`)
+/// usually ends the command quietly, as it ends cat. Must be called before there are threads.
 pub fn restore_sigpipe() {
     let action = match ignores_sigpipe() {
         true => libc::SIG_IGN,
@@ -41,24 +42,24 @@ pub fn restore_sigpipe() {
     unsafe { libc::signal(libc::SIGPIPE, action) };
 }
 
-/// Has writes beyond `ulimit -f` fail, as those to a full disk do, where they would end this process.
+/// Makes writes beyond `ulimit -f` fail like writes to a full disk. Otherwise they would end this process.
 pub fn survive_file_size_limit() {
     survive(libc::SIGXFSZ);
 }
 
-/// Has writes to closed pipes fail, for commands that observe: whoever no longer reads what they say does not end the
-/// recording, or leave anything behind.
+/// Makes writes to closed pipes fail instead of ending this process. Commands that observe continue their recording and
+/// clean up when their output is no longer read.
 pub fn survive_closed_pipes() {
     survive(libc::SIGPIPE);
 }
 
-/// By a handler: unlike an ignored signal, commands do not inherit it.
+/// Installs a handler that does nothing. Commands inherit an ignored signal, but not a handler.
 fn survive(signal: libc::c_int) {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: sets a disposition; the handler does nothing.
     unsafe {
-        // What was ignored stays so, for commands too.
+        // An ignored signal stays ignored, for commands as well.
         if libc::signal(signal, handler) == libc::SIG_IGN {
             libc::signal(signal, libc::SIG_IGN);
         }
@@ -78,7 +79,7 @@ mod tests {
             false => libc::SIG_DFL,
         };
         let restored = disposition(libc::SIGPIPE);
-        // SAFETY: sets a disposition. Other tests go on as Rust's runtime has it.
+        // SAFETY: sets a disposition. Other tests expect the disposition of Rust's runtime.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         assert_eq!(restored, expected);
     }

@@ -1,6 +1,6 @@
-//! Records a command and prints what became of its samples: `samples [--rate HZ] [--top N]
-//! [--after S] [--for S] [--fault-period N] [--max-overhead PERCENT] COMMAND…`. For looking at the
-//! sampler by itself. With `NEARPAGE_PRELOAD_LIBRARY` set, its samples are taken: the signal source.
+//! Records a command and prints a summary of its samples, for work on the sampler itself: `samples [--rate HZ] [--top
+//! N] [--after S] [--for S] [--fault-period N] [--max-overhead PERCENT] COMMAND…`. With `NEARPAGE_PRELOAD_LIBRARY`
+//! set, the preload library takes the samples: the signal source.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -73,7 +73,7 @@ impl Sink for Tally {
     }
 }
 
-/// What the command line and the environment ask for, and how many places to print.
+/// Options from the command line and the environment, and the number of places to print.
 fn options(folder: &Path) -> (Options, usize) {
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut option =
@@ -121,14 +121,13 @@ fn main() {
             .map(|path| BufWriter::new(File::create(path).expect("a new file")))
     };
     let mut tally = Tally {
-        // Every address with its weight, one a line.
+        // Each address with its weight, one per line.
         dump: file("SAMPLES_DUMP"),
-        // Every access's time, CLOCK_MONOTONIC.
+        // Time of each access, CLOCK_MONOTONIC.
         times: file("SAMPLES_TIMES"),
         ..Tally::default()
     };
-    // Of rounds in which samples came: to look at a program in which none are, and to let go of the
-    // kernel's events in the end, costs the same whatever the rate.
+    // CPU time of rounds with samples only: watching an idle program and closing the events cost the same at any rate.
     let mut recorder_ns = 0.0;
     let result = Sampler::start(&options).and_then(|mut sampler| {
         eprintln!(
@@ -160,7 +159,7 @@ fn main() {
             std::process::exit(1);
         }
     };
-    // `exit` drops nothing.
+    // `exit` drops no values, so buffers are flushed here.
     for file in [&mut tally.dump, &mut tally.times].into_iter().flatten() {
         file.flush().expect("room for what was sampled");
     }
@@ -171,7 +170,6 @@ fn main() {
     }
 }
 
-/// CPU time of this process.
 fn own_time_ns() -> f64 {
     // SAFETY: zero is a valid timespec, which the call fills in.
     let time = unsafe {

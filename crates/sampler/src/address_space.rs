@@ -1,4 +1,4 @@
-//! Which code is where in a process, and what samples there mean.
+//! Code mappings of processes, and the verdicts on samples in this code.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,12 +17,12 @@ use crate::judge::Judge;
 use crate::page_nodes::with_memory;
 use crate::verdict::{Undecoded, Verdict};
 
-/// Where the bytes of a mapping come from.
+/// Source of a mapping's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A file, with its build-id (empty: not known).
+    /// A file, with its build-id (empty if unknown).
     File { path: Rc<str>, build_id: Rc<[u8]> },
-    /// Memory alone: generated code, the vdso.
+    /// Memory without a file: generated code, or the vdso.
     Memory,
 }
 
@@ -33,17 +33,15 @@ struct CodeMap {
     origin: Origin,
 }
 
-/// Executable mappings of one process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace {
     maps: BTreeMap<u64, CodeMap>,
     verdicts: FxHashMap<u64, Rc<Verdict>>,
-    /// Those that were asked for last, by the lowest bits of the instruction pointer; empty before
-    /// the first.
+    /// Recent verdicts, by the lowest bits of the instruction pointer; empty before the first look-up.
     recent: Vec<Option<CachedVerdict>>,
 }
 
-/// What samples at an instruction pointer mean.
+/// Verdict on the samples at an instruction pointer.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedVerdict {
     ip: u64,
@@ -51,11 +49,11 @@ pub(crate) struct CachedVerdict {
     pub needs_thread_pointer: bool,
 }
 
-/// A loop's instructions have a place each.
+/// Size of the cache of recent verdicts: one place for each instruction of a typical loop.
 const RECENT: usize = 256;
 
 impl AddressSpace {
-    /// The address space of a process that was forked from this one.
+    /// The address space of a process that is forked from this one.
     pub fn forked(&self) -> Self {
         Self {
             maps: self.maps.clone(),
@@ -63,7 +61,7 @@ impl AddressSpace {
         }
     }
 
-    /// Something was mapped over `address..address + length`; `origin` if it can be executed.
+    /// Enters a mapping over `address..address + length`; `origin` is given if the mapping is executable.
     pub fn map(&mut self, address: u64, length: u64, file_offset: u64, origin: Option<Origin>) {
         let end = address.saturating_add(length);
         let overlapping: Vec<u64> = self
@@ -115,7 +113,7 @@ impl AddressSpace {
         }
     }
 
-    /// What samples at `ip` of process `pid` mean.
+    /// Verdict on samples at `ip` of process `pid`.
     #[inline]
     pub fn verdict(
         &mut self,
@@ -153,17 +151,17 @@ impl AddressSpace {
     }
 }
 
-/// Address spaces by position, and whose each is.
+/// Address spaces by position, and the position of each process.
 #[derive(Default)]
 pub(crate) struct AddressSpaces {
     all: Vec<AddressSpace>,
     of_process: FxHashMap<u32, u32>,
-    /// Positions of processes that have ended.
+    /// Positions that ended processes have left.
     free: Vec<u32>,
 }
 
 impl AddressSpaces {
-    /// Where that of process `pid` is; a new one is empty.
+    /// Position of the address space of process `pid`; a new one is empty.
     pub fn position(&mut self, pid: u32) -> u32 {
         let Self {
             all,
@@ -187,14 +185,14 @@ impl AddressSpaces {
         self.at(position)
     }
 
-    /// Process `pid` was forked from `parent`.
+    /// Copies the address space of `parent` for the forked process `pid`.
     pub fn fork(&mut self, parent: u32, pid: u32) {
         let parent = self.of_process.get(&parent);
         let space = parent.map(|position| self.all[*position as usize].forked());
         *self.of(pid) = space.unwrap_or_default();
     }
 
-    /// The process has ended, or has another one now.
+    /// Forgets the address space of a process that ended or executes another program.
     pub fn remove(&mut self, pid: u32) {
         if let Some(position) = self.of_process.remove(&pid) {
             *self.at(position) = AddressSpace::default();
@@ -203,18 +201,17 @@ impl AddressSpaces {
     }
 }
 
-/// What the kernel appends to the path of a file that has lost its name.
+/// Suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// Path and build-id; where there is no build-id and no path leads to the file, process and address too: others have files of
-/// that name.
+/// Path and build-id. Files that have no build-id and cannot be reached by path are also told apart by process and
+/// address, as other files may have the same path.
 type ImageKey = (Rc<str>, Rc<[u8]>, Option<(u32, u64)>);
 
-/// Code of all processes.
 pub(crate) struct Codes {
     side: SkidSide,
     judge: Judge<Decoder>,
-    /// A path may be another file in another mount namespace.
+    /// The build-id is part of the key, as a path may name different files in different mount namespaces.
     images: FxHashMap<ImageKey, Option<Image>>,
 }
 
@@ -243,7 +240,7 @@ impl Codes {
                 let at = map.file_offset.wrapping_add(ip - begin);
                 match self.image(pid, *begin, path, build_id) {
                     Some(image) => Some((image.stretch(at), at)),
-                    // Its code is there all the same, while it is mapped.
+                    // The code of a missing file is still in memory while it is mapped.
                     None if mapped(pid, ip, path).is_some() => in_memory(),
                     None => None,
                 }
@@ -265,7 +262,7 @@ impl Codes {
             .judge(code, &stretch.flow, at as usize, self.side)
     }
 
-    /// Opens a module without a name while its process lives: later nothing leads to it.
+    /// Opens a deleted module while its process lives, as nothing leads to the file afterwards.
     pub fn keep(&mut self, pid: u32, begin: u64, origin: &Origin) {
         if let Origin::File { path, build_id } = origin
             && path.ends_with(DELETED)
@@ -293,14 +290,14 @@ impl Codes {
     }
 }
 
-/// What a live process has mapped at an address, if that still is the file of this path.
+/// File that a live process has mapped at an address; none if the mapping no longer has this path.
 fn mapped(pid: u32, address: u64, path: &str) -> Option<MappedFile> {
     MappedFile::find(Path::new("/proc"), pid, address, &path_from_text(path))
 }
 
-/// The file of the module that a process has mapped at `begin`, as far as `open` takes it: the one that the process sees at
-/// `path`, which may live in another mount namespace; the one here, where the process has gone; the one that is mapped, where it
-/// lost its name.
+/// Opens the file of the module that a process has mapped at `begin`, with `open`. Tries three files in order: the
+/// path as the process sees it, which may be in another mount namespace; the path here, for ended processes; and the
+/// mapped file, for deleted files.
 pub(crate) fn module_file<T>(
     pid: u32,
     begin: u64,
@@ -309,7 +306,7 @@ pub(crate) fn module_file<T>(
 ) -> Option<T> {
     let path = path_from_text(path);
     let mapped = MappedFile::find(Path::new("/proc"), pid, begin, &path);
-    // What has its name now is another file.
+    // Another file may have the name of a deleted file.
     let is_replaced = mapped.as_ref().is_some_and(MappedFile::is_deleted);
     let by_name = || {
         let inside = open(&path_inside(Path::new("/proc"), pid, &path));
@@ -325,7 +322,7 @@ pub(crate) fn module_file<T>(
     })
 }
 
-/// Copies memory of a live process; `None` once it has gone.
+/// Copies memory of a live process; `None` if the process has ended.
 pub(crate) fn read_memory(pid: u32, begin: u64, end: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0u8; usize::try_from(end.checked_sub(begin)?).ok()?];
     let local = libc::iovec {
@@ -338,8 +335,7 @@ pub(crate) fn read_memory(pid: u32, begin: u64, end: u64) -> Option<Vec<u8>> {
     };
     let copied = with_memory(pid, |thread| {
         let thread = thread as libc::pid_t;
-        // SAFETY: `local` is our own buffer of that length; `remote` is only read, and only in the
-        // other process.
+        // SAFETY: `local` is our own buffer of this length; `remote` is only read, and only in the other process.
         let copied = unsafe { libc::process_vm_readv(thread, &local, 1, &remote, 1, 0) };
         usize::try_from(copied).map_err(|_| io::Error::last_os_error())
     });
@@ -363,7 +359,7 @@ mod tests {
         let position = spaces.position(7);
         spaces.remove(7);
         spaces.remove(7);
-        // The place is another's now, and empty.
+        // The position is reused for another process, with an empty address space.
         assert_eq!(spaces.position(11), position);
         assert_ne!(spaces.position(12), position);
         assert_eq!((spaces.of(11).maps.len(), spaces.of(8).maps.len()), (0, 2));

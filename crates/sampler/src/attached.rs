@@ -1,5 +1,4 @@
-//! Observes what was running already: who is meant, with what events, and what became of it since it
-//! was last looked at.
+//! Observes a target that runs already: its members, their events, and changes since the last look.
 
 use std::io;
 
@@ -21,36 +20,37 @@ use crate::record::{self, Identifiers, Record, RecordBody};
 use crate::sampler::now_ns;
 use crate::source::open_files_limit;
 
-/// A target that was running already.
+/// A target that was running before it was observed.
 pub(crate) struct Attached {
     found: FoundTarget,
     processes: Processes,
     cpus: Vec<CpuId>,
     opening: Opening,
     pub coverage: Coverage,
-    /// Threads that have events, with those that inherited them.
+    /// Threads with events, including inherited ones.
     observed: FxHashSet<u32>,
     turns: Option<(ThreadRotation, FxHashMap<u32, u64>)>,
     next_look_ns: u64,
-    /// What processes had mapped when they were looked at, until all records up to then are in.
+    /// Mappings of processes with the time at which they were read. They take effect once all records up to this time
+    /// have been followed.
     looked: Vec<(u64, u32, Vec<Mapping>)>,
 }
 
-/// How many times the samples of a thread count.
+/// Weight of the samples of each thread.
 type Weights = FxHashMap<u32, f32>;
 
-/// Time between two looks at least, and times what a look takes: 1 % of a CPU.
+/// Least time between two looks, and least multiple of a look's duration, which limits looks to 1 % of a CPU.
 const LOOK_NS: u64 = 1_000_000_000;
 const LOOK_COST: u64 = 100;
 
-/// Rounds of listing and opening until nobody new turns up, at most.
+/// Largest number of rounds of listing and opening until no new thread appears.
 const LISTINGS_MAX: usize = 64;
 
-/// Files open for other things: standard streams, logs, folders.
+/// Files reserved for other purposes: standard streams, logs, folders.
 const OTHER_FILES: u64 = 64;
 
 impl Attached {
-    /// Opens the events of everybody who is meant, and tells `follower` who that is.
+    /// Opens the events of all members of the target, and returns the discovery that knows the members.
     pub fn attach(
         mut found: FoundTarget,
         mut opening: Opening,
@@ -62,7 +62,7 @@ impl Attached {
         let mut members = found.members(&processes);
         let mut coverage = coverage_of(&found, &members, &processes, &opening, &cpus)?;
         if !matches!(coverage, Coverage::EachThread { .. }) && opening.keep_rate() {
-            // Fewer events of more threads are worth more than more samples of few of them.
+            // A single rate takes fewer events per thread, so that more threads can be covered.
             coverage = coverage_of(&found, &members, &processes, &opening, &cpus)?;
         }
         let mut attached = Self {
@@ -94,10 +94,10 @@ impl Attached {
                         _ => Scope::MachineOn(cpu),
                     };
                     let opened = attached.opening.open(rings, cpu, scope, 0);
-                    // That it is gone explains any error.
+                    // The end of the target explains any error.
                     opened.map_err(|error| found.still_there().err().unwrap_or(error))?;
                 }
-                // Whoever was born meanwhile.
+                // Includes processes that started meanwhile.
                 members = found.members(&processes);
                 if let Coverage::Machine { .. } = coverage {
                     filter = Members::Processes(members.iter().copied().collect());
@@ -135,12 +135,12 @@ impl Attached {
         self.opening.deferred
     }
 
-    /// May the rate change by switching between events?
+    /// Whether the rate can be changed by switching between events.
     pub fn changes_rates(&self) -> bool {
         self.opening.changes_rates()
     }
 
-    /// Events that are opened from now on are on where others are.
+    /// Selects the events that are switched on when they are opened.
     pub fn switch(&mut self, events: u32) {
         self.opening.on = events;
     }
@@ -153,15 +153,15 @@ impl Attached {
         std::mem::take(&mut self.opening.notes)
     }
 
-    /// Tells `follower` of everybody who is meant.
+    /// Tells `follower` about all members of the target.
     pub fn introduce(&self, follower: &mut Follower) {
         for pid in self.found.members(&self.processes) {
             follower.meet(pid);
         }
     }
 
-    /// Lists and opens until nobody new turns up. Who is born of a thread that has events has them
-    /// too; that shows in the records.
+    /// Lists threads and opens their events until no new thread appears. Threads created by threads with events
+    /// inherit them, as the records show.
     fn open_threads(
         &mut self,
         found: &FoundTarget,
@@ -183,7 +183,7 @@ impl Attached {
         Ok(members)
     }
 
-    /// Opens events for threads that have none; says whether there were any.
+    /// Opens events for threads without any. Returns whether there were such threads.
     fn open_new(
         &mut self,
         members: &[u32],
@@ -202,7 +202,6 @@ impl Attached {
             return Ok(false);
         }
         let births = births(window, rings);
-        // Creators first.
         for (pid, tid) in &new {
             self.observed.insert(*tid);
             for cpu in self.cpus.clone() {
@@ -223,8 +222,8 @@ impl Attached {
         Ok(true)
     }
 
-    /// Opens the events of a thread on a CPU; false where it has ended, or may not be observed and
-    /// was not asked for.
+    /// Opens the events of a thread on a CPU. Returns false if the thread has ended, or may not be observed although
+    /// other threads are.
     fn open_one(
         &mut self,
         pid: u32,
@@ -259,8 +258,8 @@ impl Attached {
         rings.iter().any(|ring| !ring.events.is_empty())
     }
 
-    /// Gives events to the threads whose turn it is, and takes those of the others; the weights of
-    /// their samples, and all threads there are.
+    /// Opens events for the threads whose turn it is and closes those of the others. Returns the weights of samples,
+    /// and all threads with their processes.
     fn take_turns(
         &mut self,
         members: &[u32],
@@ -304,8 +303,7 @@ impl Attached {
         Ok((chosen, process_of))
     }
 
-    /// Looks at what records do not tell, now and then: what is no longer mapped, who else is meant,
-    /// whose turn it is.
+    /// Looks, from time to time, for changes without records: unmapped memory, new members, and the turns of threads.
     pub fn look(
         &mut self,
         follower: &mut Follower,
@@ -317,7 +315,7 @@ impl Attached {
             return Ok(());
         }
         let members = match (&self.coverage, &self.found) {
-            // Events are inherited, or everybody has them.
+            // New threads inherit events, or the events cover all threads.
             (Coverage::All | Coverage::Cgroup, _)
             | (Coverage::EachThread { .. }, FoundTarget::Processes(_)) => Vec::new(),
             _ => self.found.members(&self.processes),
@@ -359,14 +357,14 @@ impl Attached {
         Ok(())
     }
 
-    /// All records before `time_ns` have been followed: what was looked at until then counts.
+    /// Applies the mappings that were read until `time_ns`, as all records until then have been followed.
     pub fn settle(&mut self, time_ns: u64, follower: &mut Follower) {
         for (looked_ns, pid, mappings) in self.looked.extract_if(.., |looked| looked.0 <= time_ns) {
             follower.mapped_now(looked_ns, pid, &mappings);
         }
     }
 
-    /// Is there nobody left who is meant?
+    /// Whether no member of the target is left.
     pub fn ended(&mut self, follower: &Follower) -> bool {
         let processes = &self.processes;
         match &mut self.found {
@@ -382,7 +380,7 @@ impl Attached {
         }
     }
 
-    /// Files that are readable once something has ended.
+    /// File descriptors that become readable when a process of the target ends.
     pub fn handles(&self) -> Vec<libc::c_int> {
         match &self.found {
             FoundTarget::Processes(roots) => roots.iter().filter_map(Root::handle).collect(),
@@ -390,7 +388,7 @@ impl Attached {
         }
     }
 
-    /// What could not be had.
+    /// Note on processes whose mappings could not be read.
     pub fn shortcomings(&self, follower: &Follower) -> Option<String> {
         let unreadable = follower.discovery.as_ref()?.unreadable.len();
         (unreadable > 0).then(|| {
@@ -402,7 +400,7 @@ impl Attached {
     }
 }
 
-/// How the threads of `members` can be covered.
+/// How events can cover the threads of `members`.
 fn coverage_of(
     found: &FoundTarget,
     members: &[u32],
@@ -430,7 +428,7 @@ fn coverage_of(
     })
 }
 
-/// Births that records tell of: by thread, when and of whom.
+/// Births in the new records: by thread, the time and the creator.
 fn births(window: &mut Window, rings: &mut [CpuRing]) -> FxHashMap<u32, (u64, u32)> {
     for ring in rings {
         window.add(|bytes| {
@@ -451,7 +449,7 @@ fn births(window: &mut Window, rings: &mut [CpuRing]) -> FxHashMap<u32, (u64, u3
     births
 }
 
-/// What the kernel said.
+/// The kernel's error number.
 fn errno(error: &Error) -> Option<i32> {
     let source: &io::Error = match error {
         Error::Refused(refusal) => &refusal.source,
@@ -461,7 +459,7 @@ fn errno(error: &Error) -> Option<i32> {
     source.raw_os_error()
 }
 
-/// Why a process may not be observed.
+/// The error for a process that may not be observed.
 fn not_allowed(pid: u32, processes: &Processes) -> Error {
     let owner = match processes.process_and_owner(pid) {
         Ok((_, 0)) => "it belongs to root".to_owned(),

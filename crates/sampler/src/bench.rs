@@ -1,5 +1,5 @@
-//! What `benches/live_samples.rs` calls: what rings hold to accesses, as the sampler does it, without
-//! a kernel that fills them.
+//! For `benches/live_samples.rs`: turns records in rings into accesses as the sampler does, without a kernel that
+//! fills the rings.
 
 use std::io;
 
@@ -12,13 +12,13 @@ use crate::merge::{UnreadRecords, Window};
 use crate::record::{Identifiers, Origin};
 use crate::sampler::ACCESSES_AT_ONCE;
 
-/// Follows what rings hold.
+/// Follows the records of rings.
 pub struct Following {
     window: Window,
     follower: Follower,
 }
 
-/// Appends a sample in user mode of a thread, all of whose registers hold `address`.
+/// Appends a user-mode sample of a thread, whose registers all hold `address`.
 pub fn append_sample(
     ring: &mut Vec<u8>,
     (pid, tid, cpu): (u32, u32, u32),
@@ -39,7 +39,7 @@ pub fn append_sample(
 }
 
 impl Following {
-    /// Of this process, which has code at `code` and `length` bytes on.
+    /// Follows this process, which has `length` bytes of code at `code`.
     pub fn itself(code: u64, length: u64) -> Self {
         let pid = std::process::id();
         let mut window = Window::default();
@@ -58,10 +58,10 @@ impl Following {
         }
     }
 
-    /// A round over what `rings` hold; how much of it were records.
+    /// Follows the records in `rings` in one round. Returns their size in bytes.
     ///
     /// # Errors
-    /// The sink's.
+    /// Errors of the sink.
     pub fn round(&mut self, rings: &[&[u8]], sink: &mut dyn Sink) -> io::Result<usize> {
         let Self { window, follower } = self;
         let mut unread: Vec<UnreadRecords<'_>> = rings

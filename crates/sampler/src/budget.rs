@@ -1,5 +1,5 @@
-//! The sample budget: at which rate to sample, so that a short run has enough samples and a long one
-//! pays a small share of its time.
+//! The sample budget: chooses the rate, so that a short run has enough samples and a long run pays a small share of
+//! its time.
 //!
 //! Sampling may take [`FIXED_NS`] of processor time, or [`SHARE`] of the program's time, whichever is more. A person notices
 //! neither. Up to [`EVEN_NS`] of program time (16 s), the fixed budget is larger, and is spent as follows:
@@ -21,79 +21,74 @@
 
 use crate::calibrate::DEFAULT_COST_SHARE;
 
-/// Processor time that any run may lose to sampling.
 pub(crate) const FIXED_NS: f64 = 80e6;
-/// The share of the program's processor time that sampling may take in a longer run.
 pub(crate) const SHARE: f64 = DEFAULT_COST_SHARE;
 /// Program time at which both limits are equal.
 const EVEN_NS: f64 = FIXED_NS / SHARE;
-/// The part of `FIXED_NS` that is planned with: what comes late or unforeseen has the rest.
+/// Part of `FIXED_NS` that is planned. Late and unforeseen costs take the remainder.
 const PLANNED: f64 = 0.95;
 
-/// The part that is kept for the recorder's rounds at most.
+/// Largest part of `FIXED_NS` that is kept for the recorder's rounds.
 const ROUNDS_PART: f64 = 0.05;
 
-/// The share of the program's time that samples take whatever was spent, so that they never cease; and the part of it that
-/// no phase gets. The other part comes from what is not planned with.
+/// Share of the program's time that always goes to samples, so that they never cease; and the part of this floor that
+/// is taken from the phases. The other part comes from the unplanned remainder.
 const FLOOR_SHARE: f64 = 0.000_6;
 const FLOOR_KEPT: f64 = 0.5;
-/// Samples that a phase is to have: more, and the later phases gain more from them.
+/// Number of samples that a phase should have; with more, later phases gain more from them.
 const SAMPLES_WANTED: f64 = 5_000.0;
-/// Least and greatest part of what is left that a phase of several threads gets.
+/// Least and greatest part of the remaining budget for a phase of several threads.
 const PARALLEL_PART: [f64; 2] = [0.6, 0.97];
-/// The same of a phase of one thread.
+/// Least and greatest part of the remaining budget for a phase of one thread.
 const SERIAL_PART: [f64; 2] = [0.3, 0.5];
-/// Fewer busy threads than these are one, beside which others hardly run.
+/// Mean number of busy threads from which a phase counts as one of several threads.
 const SEVERAL: f64 = 1.5;
-/// So many times as many busy threads begin a phase.
+/// Growth of the number of busy threads that begins a new phase.
 const GROWTH: f64 = 1.5;
 
-/// Length of a phase's beginning, in the program's time, and the part of the phase's allowance that
-/// is spent in it.
+/// Length of a phase's beginning in program time, and the part of the phase's allowance that is spent in it.
 const BEGINNING_NS: f64 = 500e6;
 const BEGINNING_PART: f64 = 0.95;
 
-/// Samples of all threads in each doubling of a phase's length at least, times the logarithm of 2.
+/// Least rate, relative to a phase's length: each doubling of the length gets `TELLING` × ln 2 samples of all threads.
 const TELLING: f64 = 120.0;
 
-/// At most this part of what is left may be spent before the next choice, were all CPUs to be busy.
+/// Largest part of the remaining budget that may be spent before the next choice, even if all CPUs become busy.
 const AT_ONCE: f64 = 0.5;
 
-/// What is known when a rate is to be chosen.
+/// Inputs of a choice of the rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Progress {
     /// Processor time of the program so far.
     pub program_ns: f64,
-    /// Processor time that sampling took so far: in the program, with the samples that were not read
-    /// yet, and in the recorder.
+    /// Processor time that sampling took so far: in the program, including samples that are still unread, and in the
+    /// recorder.
     pub spent_ns: f64,
-    /// What the recorder needs for a round, and how long the rounds are that it makes while samples are few.
+    /// Processor time of one recorder round, and the interval of rounds while samples are few.
     pub round_ns: f64,
     pub slow_ns: f64,
-    /// What a sample costs at present.
+    /// Present cost of a sample.
     pub sample_ns: f64,
-    /// CPUs that the program keeps busy.
+    /// Number of CPUs that the program keeps busy.
     pub running: f64,
-    /// Threads that it keeps busy.
+    /// Number of threads that the program keeps busy.
     pub threads: f64,
-    /// Time until the next choice.
     pub ahead_ns: f64,
 }
 
-/// A part of the run with an allowance of its own.
+/// A part of the run with its own allowance.
 #[derive(Clone, Copy, Debug)]
 struct Phase {
     threads: f64,
-    /// How long threads have been running in it.
+    /// Time for which threads have been running in this phase.
     active_ns: f64,
     allowance_ns: f64,
-    /// What had been spent when it began.
+    /// Time spent on sampling when the phase began.
     spent_ns: f64,
-    /// What was left then for later phases.
+    /// Budget that was left for later phases when this phase began.
     later_ns: f64,
 }
 
-/// Chooses the rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     steady_hz: f64,
@@ -105,7 +100,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Samples at `most_hz` at most, on so many CPUs, and at `steady_hz` in long runs.
+    /// A budget with at most `most_hz` on `cpus` CPUs, and `steady_hz` in long runs.
     pub fn new(steady_hz: f64, most_hz: f64, cpus: usize) -> Self {
         Self {
             steady_hz,
@@ -117,17 +112,17 @@ impl Budget {
         }
     }
 
-    /// How long threads have been running in the present phase.
+    /// Time for which threads have been running in the present phase.
     pub fn phase_ns(&self) -> f64 {
         self.phase.as_ref().map_or(0.0, |phase| phase.active_ns)
     }
 
-    /// The program marks where its stable part begins.
+    /// Begins a new phase at the next choice: the program marked the beginning of its stable part.
     pub fn mark(&mut self) {
         self.marked = true;
     }
 
-    /// The rate until the next choice, in samples a second of a thread's time.
+    /// Rate until the next choice, in samples per second of a thread's time.
     pub fn rate_hz(&mut self, progress: &Progress) -> f64 {
         let Progress {
             program_ns,
@@ -162,7 +157,7 @@ impl Budget {
         rate_hz.min(at_once_hz).max(floor_hz).min(self.most_hz)
     }
 
-    /// The present phase, which is a new one where one begins.
+    /// The present phase, or a new one if it begins here.
     fn phase(&mut self, progress: &Progress, left_ns: f64, active_ns: f64) -> Phase {
         let goes_on = match &self.phase {
             Some(phase) => !self.marked && progress.threads < GROWTH * phase.threads,
@@ -191,19 +186,19 @@ impl Budget {
     }
 }
 
-/// What sampling may have taken after so much program time.
+/// Limit on the time spent on sampling after `program_ns` of program time.
 fn limit_ns(program_ns: f64) -> f64 {
     PLANNED * FIXED_NS.max(SHARE * program_ns)
 }
 
-/// What the recorder's rounds take until both limits are equal, as far as that can be kept for them.
+/// Estimated time of the recorder's rounds until both limits are equal, bounded by the part that is kept for them.
 fn rounds_ns(progress: &Progress) -> f64 {
     let to_go_ns = (EVEN_NS - progress.program_ns).max(0.0) / progress.running.max(0.1);
     (to_go_ns / progress.slow_ns * progress.round_ns).min(ROUNDS_PART * FIXED_NS)
 }
 
-/// The part of what is left of a phase's allowance to be spent per nanosecond, after so much of it:
-/// evenly in the beginning; then as much is left as the beginning left over, halved with each doubling.
+/// Part of the remaining allowance to spend per nanosecond. The beginning spends evenly; afterwards, each doubling of
+/// the phase's length spends half of the remaining allowance.
 fn hazard(active_ns: f64) -> f64 {
     match active_ns < BEGINNING_NS {
         true => 1.0 / (BEGINNING_NS / BEGINNING_PART - active_ns),
@@ -217,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// A program: so many seconds with so many threads, one part after the other.
+    /// Parts of a program: seconds and number of threads.
     type Parts<'a> = &'a [(f64, f64)];
 
     const CPUS: usize = 64;
@@ -227,7 +222,7 @@ mod tests {
         samples_by_part: Vec<f64>,
         spent_ns: f64,
         program_ns: f64,
-        /// The most that was spent beyond the limit.
+        /// Largest excess over the limit.
         beyond_ns: f64,
         rates_hz: Vec<f64>,
     }
@@ -246,7 +241,7 @@ mod tests {
         }
     }
 
-    /// What happens reaches the budget a step late, as samples stay in the rings for a round.
+    /// Simulates a program. The budget sees each step one step late, as samples stay in the rings for a round.
     fn run(parts: Parts<'_>, cpus: usize, cost_ns: impl Fn(f64) -> f64, recorder_ns: f64) -> Run {
         let steady_hz = 300.0;
         let mut budget = Budget::new(steady_hz, 5_300.0, cpus);
@@ -335,7 +330,7 @@ mod tests {
         assert!(run.rates_hz.iter().all(|rate| *rate > 10.0));
     }
 
-    /// What other processes take from the recorder's caches and time, nothing foresaw: more is spent than there is.
+    /// Other processes disturb the recorder's caches and time, so that more than planned was spent.
     #[test]
     fn samples_go_on_when_more_was_spent_than_planned() {
         let mut budget = Budget::new(300.0, 5_300.0, 2);
@@ -347,7 +342,7 @@ mod tests {
         assert!(rate_hz > 40.0, "{rate_hz}");
     }
 
-    /// So many threads, of which nothing was seen yet.
+    /// The beginning of a program with this number of threads.
     fn beginning(threads: f64) -> Progress {
         Progress {
             program_ns: 0.0,

@@ -1,13 +1,12 @@
-//! What a maintainer needs to know of sampling on a machine that is not at hand: what the kernel allows, and some raw
-//! records of each source, of a loop of nearpage's own.
+//! Bundles: information on sampling for a maintainer without access to the machine. A bundle has the kernel's limits,
+//! and raw records of each source from a test loop in nearpage.
 //!
-//! A bundle says nothing of the machine's users. Its records are of the loop alone: samples elsewhere are left out. Addresses
-//! of the loop's code and of its data are moved to [`CODE`] and [`DATA`], process and thread are 1, times begin at 0, and
-//! registers that hold neither an address of the loop's nor a small number are 0. Branch targets and physical addresses are 0,
-//! too.
+//! Bundles contain nothing about the machine's users. Samples outside the loop are dropped. Addresses of the loop's
+//! code and data are moved to [`CODE`] and [`DATA`]; process and thread are 1; times begin at 0. Registers are 0
+//! unless they hold an address of the loop or a small number. Branch targets and physical addresses are 0, too.
 //!
-//! [`replay`] chooses a source and decodes the records as this machine's own would be. Whatever is in a bundle, it takes bounded
-//! time and memory.
+//! [`replay`] chooses a source and decodes the records as on the bundle's machine. It takes bounded time and memory
+//! for any bundle.
 
 mod capture;
 
@@ -27,23 +26,23 @@ use crate::{aarch64, x86_64};
 
 pub use capture::capture;
 
-/// Records of each source.
+/// Largest number of records of each source.
 pub const RECORDS: usize = 200;
-/// Where the loop's code is in a bundle.
+/// Address of the loop's code in a bundle.
 pub const CODE: u64 = 0x40_0000;
-/// Where its data is.
+/// Address of the loop's data in a bundle.
 pub const DATA: u64 = 0x7000_0000_0000;
-/// Version of the form.
+/// Version of the bundle format.
 const VERSION: u32 = 1;
-/// Bytes of code from the loop's function on: more than it has.
+/// Bytes of code kept from the beginning of the loop's function: more than the function has.
 const CODE_BYTES: usize = 512;
-/// Bytes that the loop reads: more than caches hold.
+/// Size of the loop's data in bytes: more than caches hold.
 const DATA_BYTES: usize = 64 << 20;
-/// What is read of a bundle, at most.
+/// Limits on the parts of a bundle that are read.
 const SOURCES_MAX: usize = 64;
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// How the samples of a source are written.
+/// Record layout of a source's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum SampleLayout {
@@ -51,7 +50,7 @@ enum SampleLayout {
     PreciseLoads,
     PreciseStores,
     Ibs,
-    /// Packets, as hardware writes them to an AUX area.
+    /// Packets as the hardware writes them to an AUX area.
     Spe,
 }
 
@@ -75,30 +74,29 @@ impl SampleLayout {
     }
 }
 
-/// Raw records of one source.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SourceRecords {
-    /// `clock`, or the event as perf would write it.
+    /// `clock`, or the event in perf's notation.
     name: String,
     written: SampleLayout,
-    /// Why there are no records; empty where there are some.
+    /// Why there are no records; empty if there are some.
     missing: String,
-    /// The records, one after the other, in hexadecimal.
+    /// The concatenated records in hexadecimal.
     records: String,
 }
 
-/// What a bundle says of sampling.
+/// What a machine allows for sampling, and records of each source.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerfBundle {
     version: u32,
     architecture: String,
-    /// What the kernel allows.
+    /// Facts from which sources are chosen.
     facts: Facts,
-    /// On which side of the sampled place the stalling instruction is.
+    /// The side of the sampled address on which the stalling instruction lies ([`SkidSide`]).
     side: String,
-    /// The loop's code, from [`CODE`] on, in hexadecimal.
+    /// The loop's code at [`CODE`], in hexadecimal.
     code: String,
     sources: Vec<SourceRecords>,
 }
@@ -126,27 +124,27 @@ pub struct DecodedSource {
     pub latency_cycles: Option<u32>,
 }
 
-/// What nearpage would do on the machine of a bundle.
+/// What nearpage would do on a bundle's machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayedBundle {
-    /// Its architecture.
+    /// Architecture of the machine.
     pub architecture: String,
-    /// For each `--source`: what would be said of it, or why there is none.
+    /// For each `--source`: the description of the choice, or why there is none.
     pub choices: Vec<(&'static str, Result<String, String>)>,
-    /// What was decoded.
+    /// Decoded records of each source.
     pub sources: Vec<DecodedSource>,
 }
 
 impl PerfBundle {
-    /// As JSON.
+    /// The bundle as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// From JSON that somebody else wrote.
+    /// Reads a bundle from untrusted JSON.
     ///
     /// # Errors
-    /// Why it is none.
+    /// A message if the text is no bundle.
     pub fn from_json(text: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(text).map_err(|error| error.to_string())
     }
@@ -155,7 +153,7 @@ impl PerfBundle {
 /// Chooses a source and decodes the records, as on the bundle's machine.
 ///
 /// # Errors
-/// Why it is no bundle.
+/// A message if the bundle is not valid.
 pub fn replay(bundle: &PerfBundle) -> Result<ReplayedBundle, String> {
     if bundle.version != VERSION {
         return Err(format!(
@@ -281,7 +279,7 @@ fn decoded<D: Decode + Default>(
     found
 }
 
-/// Packets of SPE.
+/// Decodes packets of SPE.
 fn decoded_packets(packets: &[u8]) -> DecodedSource {
     let mut found = DecodedSource::default();
     let mut latencies = Vec::new();
@@ -307,12 +305,12 @@ fn decoded_packets(packets: &[u8]) -> DecodedSource {
     }
 }
 
-/// Is it in the loop's data?
+/// Whether the address is in the loop's data.
 fn is_data(address: u64) -> bool {
     address.wrapping_sub(DATA) < DATA_BYTES as u64
 }
 
-/// The registers of a clock sample, in the kernel's order.
+/// Registers of a clock sample, in the kernel's order.
 fn registers(sample: &Sample<'_>) -> Registers {
     let mut registers: Registers = [0; REGISTERS];
     for (register, bytes) in registers.iter_mut().zip(sample.all_registers()) {
@@ -325,7 +323,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// None where it is no hexadecimal number, or has more bytes.
+/// Parses a hexadecimal number; none if it is malformed or has more than `bytes_max` bytes.
 fn bytes_of(text: &str, bytes_max: usize) -> Option<Vec<u8>> {
     if text.len() > 2 * bytes_max || !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;

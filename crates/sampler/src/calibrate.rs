@@ -1,5 +1,5 @@
-//! On which side of the sampled place the stalling instruction is, and what a sample costs: measured
-//! here, not assumed.
+//! Measures, on this machine, on which side of the sampled address the stalling instruction lies, and the cost of a
+//! sample.
 
 use std::fmt;
 use std::io;
@@ -20,15 +20,15 @@ use crate::sample_cost::{Interruption, Interruptions, TIME_MAX, cost_ns, gap_ns}
 use crate::signal::own::{OwnTimer, Ticks};
 use crate::source::RequestedSource;
 
-/// Where the instruction that a sample stands for is.
+/// Position of the instruction that a sample stands for, relative to the sampled address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkidSide {
-    /// Just before the sampled place: interrupts wait for the stalling instruction to finish.
+    /// Just before the sampled address, as interrupts wait until the stalling instruction finishes.
     Before,
-    /// At the sampled place.
+    /// At the sampled address.
     At,
-    /// Anywhere in the straight-line run that begins at the sampled place: emulators look for
-    /// interrupts between translation blocks only.
+    /// Anywhere in the straight-line code that begins at the sampled address, as emulators check for interrupts only
+    /// between translation blocks.
     Block,
 }
 
@@ -55,7 +55,7 @@ impl FromStr for SkidSide {
     }
 }
 
-/// Addresses of the chase's code.
+/// Addresses in the code of the pointer chase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     /// First instruction of the loop.
@@ -66,63 +66,62 @@ pub(crate) struct Places {
     pub after: u64,
 }
 
-/// What calibration found.
+/// Results of the calibration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
-    /// The side; [`SkidSide::Before`] where too few samples came to tell.
+    /// The side; [`SkidSide::Before`] if there were too few samples.
     pub side: SkidSide,
-    /// Samples in the loop that was run for it.
+    /// Number of samples in the calibration loop.
     pub samples: u32,
-    /// Share of them that agree with `side`, 0 to 1.
+    /// Share of the samples that agree with `side`, 0 to 1.
     pub share: f32,
-    /// What a sample cost a loop that keeps its CPU's cache busy, in nanoseconds, where they are some
-    /// milliseconds apart; `None` where that could not be told.
+    /// Cost, in nanoseconds, of a sample to a loop that keeps its CPU's cache busy, where samples are some
+    /// milliseconds apart; `None` if it could not be measured.
     pub sample_cost_ns: Option<f64>,
-    /// The same where they are half a millisecond apart: less, as the kernel's code for them is still
-    /// in the CPU's cache.
+    /// Cost of samples that are half a millisecond apart. It is lower, as the kernel's sampling code is still in the
+    /// CPU's cache.
     pub close_cost_ns: Option<f64>,
 }
 
-/// The share of a CPU's time that samples may take by default.
+/// Share of a CPU's time that samples may take by default.
 pub const DEFAULT_COST_SHARE: f64 = 0.005;
 
-/// The default rate where the cost of a sample could not be measured, in samples a second: within
-/// [`DEFAULT_COST_SHARE`] at 36 µs a sample, the dearest that a virtual machine was seen to take.
+/// Default rate, in samples per second, if the cost of a sample could not be measured. It stays within
+/// [`DEFAULT_COST_SHARE`] up to 36 µs per sample, the highest cost seen in a virtual machine.
 pub const UNMEASURED_RATE_HZ: f64 = 137.0;
 
-/// What a sample costs is measured at this rate: default rates are not much higher where it is dear.
+/// Rate at which the cost of a sample is measured; default rates are not much higher where samples are expensive.
 pub(crate) const CALIBRATED_HZ: f64 = UNMEASURED_RATE_HZ;
 
-/// Close samples are measured at this rate, so many times for so long at most, of which the least
-/// counts.
+/// Rate, number and longest duration of measurements with close samples. The least result counts.
 const CLOSE_HZ: f64 = 2_000.0;
 const CLOSE_MEASUREMENTS: usize = 3;
 const TIME_MAX_CLOSE: Duration = Duration::from_millis(30);
-/// Samples that are some milliseconds apart cost at most so many times those that are close: 26 µs
-/// beside 17 on the machine where it was seen to be most.
+/// Upper bound on the ratio of a sample's cost at some milliseconds' distance to that of close samples. The largest
+/// observed ratio was 26 µs to 17 µs.
 const APART_OVER_CLOSE: f64 = 1.6;
 
-/// Samples of a program cost up to so many times those of the loop here: its prefetched streams
-/// begin anew, its threads are scheduled, and other CPUs are sampled at the same time.
+/// Upper bound on the ratio of a sample's cost in a program to that in the calibration loop: prefetch streams start
+/// anew, threads are scheduled, and other CPUs are sampled at the same time.
 const PROGRAM_OVER_LOOP: f64 = 1.5;
 
-/// Default rates to choose from, in samples a second. Primes: not in step with timers, which like
-/// round numbers. Steps of about a fifth, since the measurement is no finer, so that most runs on
-/// one machine have the same rate.
+/// Default rates to choose from, in samples per second. They are primes to avoid lockstep with timers, which have
+/// round periods. They differ by about a fifth, the precision of the measurement, so that most runs on one machine
+/// have the same rate.
 const DEFAULT_RATES_HZ: [f64; 14] = [
     97.0, 113.0, 137.0, 167.0, 199.0, 241.0, 293.0, 347.0, 419.0, 503.0, 601.0, 719.0, 863.0, 997.0,
 ];
 
 impl Default for Calibration {
-    /// Nothing was measured.
+    /// A calibration without measurements.
     fn default() -> Self {
         Tally::default().calibration()
     }
 }
 
 impl Calibration {
-    /// Samples per second of a thread's time that take at most [`DEFAULT_COST_SHARE`] of it here,
-    /// within 97 to 997; [`UNMEASURED_RATE_HZ`] where what a sample costs is not known.
+    /// The largest default rate, 97 to 997 samples per second of a thread's time, whose samples take at most
+    /// [`DEFAULT_COST_SHARE`] of this time; [`UNMEASURED_RATE_HZ`] if the cost of a sample is unknown.
     pub fn default_rate_hz(&self) -> f64 {
         let Some(cost_ns) = self.sample_cost_ns else {
             return UNMEASURED_RATE_HZ;
@@ -154,12 +153,12 @@ impl fmt::Display for Calibration {
     }
 }
 
-/// Does the kernel let the calling thread be sampled by the clock?
+/// Whether the kernel allows clock samples of the calling thread.
 pub fn clock_opens() -> bool {
     Clock::open(PERIOD_NS).is_ok()
 }
 
-/// Can samples be decoded here?
+/// An error if samples cannot be decoded on this architecture.
 pub(crate) fn supported() -> Result<(), Error> {
     match cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         true => Ok(()),
@@ -169,7 +168,7 @@ pub(crate) fn supported() -> Result<(), Error> {
     }
 }
 
-/// Can the preload library sample here? It knows the layout of x86-64's signal frames only.
+/// A message if the preload library cannot sample here: it only knows the layout of x86-64's signal frames.
 pub(crate) fn signal_supported() -> Result<(), String> {
     match cfg!(target_arch = "x86_64") {
         true => Ok(()),
@@ -180,18 +179,18 @@ pub(crate) fn signal_supported() -> Result<(), String> {
     }
 }
 
-/// Samples wanted before the side is believed.
+/// Number of samples from which the side is trusted.
 const SAMPLES_WANTED: u32 = 60;
-/// Longest wait for them; emulators need it.
+/// Longest wait for these samples, as emulators are slow.
 const SIDE_TIME_MAX: Duration = Duration::from_millis(100);
 const PERIOD_NS: u64 = 100_000;
 const CHAIN_BYTES: usize = 4 << 20;
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Measures for the source that is asked for; where the kernel refuses the clock, what it would not refuse.
+/// Calibrates for the requested source. Where the kernel refuses the clock, timers are used instead.
 ///
 /// # Errors
-/// The clock is refused, and so are timers; or timers, where they are asked for.
+/// An error if the kernel refuses the clock and timers, or the timers alone if the signal source is requested.
 pub fn calibrate_for(requested: RequestedSource) -> Result<Calibration, Error> {
     match requested {
         RequestedSource::Signal => calibrate_signal(),
@@ -199,18 +198,17 @@ pub fn calibrate_for(requested: RequestedSource) -> Result<Calibration, Error> {
     }
 }
 
-/// Runs two loops in the calling thread: a chain of pointers, to see where its samples stand, and
-/// one that works in its CPU's cache, to see what samples cost it that are as close as in a run's
-/// beginning, and as far apart as in a long one. Takes about 90 ms, on a busy or emulated machine up to
-/// 300.
+/// Runs two loops in the calling thread. A pointer chase shows where samples stand. A loop in the CPU's cache shows
+/// the cost of close samples, as at the beginning of a run, and of distant samples, as in a long run. Takes about 90
+/// ms, on busy or emulated machines up to 300 ms.
 pub fn calibrate() -> Result<Calibration, Error> {
     supported()?;
     let side = side(&mut Clock::open(PERIOD_NS)?)?;
     Ok(side.with_cost(Source::Clock))
 }
 
-/// The same for the signal source: the side with timers that interrupt by themselves; the cost with
-/// those of the source, which ticks serve that come anyway.
+/// Calibrates for the signal source: the side with timers that raise their own interrupts, the cost with the source's
+/// timers, which expire at ticks.
 fn calibrate_signal() -> Result<Calibration, Error> {
     signal_supported().map_err(|why| Error::NoSource(format!("source signal: {why}")))?;
     let side = side(&mut OwnTimer::new(libc::CLOCK_MONOTONIC, PERIOD_NS).map_err(no_timer)?)?;
@@ -218,10 +216,10 @@ fn calibrate_signal() -> Result<Calibration, Error> {
 }
 
 impl Calibration {
-    /// Optional, so what the kernel has against it is no matter.
+    /// Adds the cost of a sample, if it can be measured. Failures are ignored, as the cost is optional.
     fn with_cost(self, source: Source) -> Self {
         if source == Source::Signal {
-            // Ticks serve it, which come at a rate of their own.
+            // The timers expire at the kernel's ticks, so there are no close samples.
             return Self {
                 sample_cost_ns: measure_cost_ns(source, CALIBRATED_HZ, TIME_MAX),
                 ..self
@@ -235,8 +233,8 @@ impl Calibration {
         self.with_costs(sample_cost_ns, close_cost_ns)
     }
 
-    /// Both costs, of which each bounds the other: those of samples that are far apart are few, and
-    /// on a busy machine mostly come just after something else had the CPU, and its cache.
+    /// Sets both costs, each bounded by the other. There are few samples at a distance, and on a busy machine most of
+    /// them come just after another task used the CPU and its cache.
     fn with_costs(self, sample_cost_ns: Option<f64>, close_cost_ns: Option<f64>) -> Self {
         let sample_cost_ns = match (sample_cost_ns, close_cost_ns) {
             (Some(apart_ns), Some(close_ns)) => {
@@ -252,8 +250,7 @@ impl Calibration {
         }
     }
 
-    /// The less of each cost, and the side that is more certain: what else a machine does makes
-    /// samples more expensive, never less.
+    /// The lower of each cost, and the more certain side. Other load makes samples more expensive, never cheaper.
     #[must_use]
     pub fn or_less(self, other: Self) -> Self {
         let least = |one: Option<f64>, other: Option<f64>| match (one, other) {
@@ -272,8 +269,8 @@ impl Calibration {
     }
 }
 
-/// What a sample of the signal source, or of the clock, costs now at this rate:
-/// [`Calibration::sample_cost_ns`]. `None` where that could not be told in `time_max`.
+/// Measures the cost of a sample of the signal source, or of the clock, at this rate: see
+/// [`Calibration::sample_cost_ns`]. `None` if `time_max` did not suffice.
 pub(crate) fn measure_cost_ns(source: Source, rate_hz: f64, time_max: Duration) -> Option<f64> {
     match source {
         Source::Signal => cost_ns(&mut Ticks::new().ok()?, time_max),
@@ -289,7 +286,7 @@ fn no_timer(error: io::Error) -> Error {
     Error::NoSource(format!("source signal: timer_create: {error}"))
 }
 
-/// Samples of the calling thread.
+/// A source of samples of the calling thread.
 pub(crate) trait Samples {
     fn switch(&mut self, on: bool) -> Result<(), Error>;
     /// Instruction pointers of the samples since the last call.
@@ -307,12 +304,12 @@ impl Samples for OwnTimer {
     }
 }
 
-/// Those of the kernel's software clock.
+/// Samples of the kernel's software clock.
 struct Clock {
     event: PerfEvent,
     ring: Ring,
     bytes: Vec<u8>,
-    /// Bytes, when it was last looked.
+    /// Bytes in the ring at the last look.
     written: u64,
 }
 
@@ -367,7 +364,6 @@ impl Clock {
         })
     }
 
-    /// The samples since the last call.
     fn drain(&mut self) -> impl Iterator<Item = Sample<'_>> {
         self.bytes.clear();
         self.ring.drain(&mut self.bytes);
@@ -389,7 +385,7 @@ impl Clock {
     }
 }
 
-/// Runs a chain of pointers and sees where its samples stand.
+/// Runs a chain of pointers and finds the side on which samples stand.
 fn side(samples: &mut dyn Samples) -> Result<Calibration, Error> {
     let chain = chain();
     let mut pointer = chain.as_ptr().cast();
@@ -412,7 +408,7 @@ fn refused(error: io::Error) -> Error {
     Error::Refused(Refusal::explain(error, Path::new("/proc")))
 }
 
-/// Samples by place.
+/// Samples by place in the loop.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     begin: u32,
@@ -432,7 +428,7 @@ impl Tally {
     }
 
     fn calibration(&self) -> Calibration {
-        // `Before` first: it wins where nothing was seen.
+        // `Before` comes first, so that it wins without samples.
         let mut side = (SkidSide::Before, self.after);
         for other in [(SkidSide::At, self.load), (SkidSide::Block, self.begin)] {
             if other.1 > side.1 {
@@ -450,8 +446,7 @@ impl Tally {
     }
 }
 
-/// Pointers, a cache line apart, each to the next of one cycle through all lines, with strides that
-/// no prefetcher follows.
+/// A cycle of pointers through all cache lines, with strides that no prefetcher follows.
 fn chain() -> Vec<[usize; LINE_BYTES / 8]> {
     let lines = CHAIN_BYTES / LINE_BYTES;
     let mut chain = vec![[0; LINE_BYTES / 8]; lines];
@@ -466,9 +461,9 @@ fn chain() -> Vec<[usize; LINE_BYTES / 8]> {
     chain
 }
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub(crate) fn page_bytes() -> usize {
-    // SAFETY: no pointers; the name is a valid one.
+    // SAFETY: the call takes no pointers, and the name is valid.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 

@@ -1,4 +1,4 @@
-//! Control groups (`cgroups(7)`): folders with a list of processes.
+//! Control groups (`cgroups(7)`): folders, each with a list of processes.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,6 @@ use crate::error::Error;
 
 const PROCESSES_FILE: &str = "cgroup.procs";
 
-/// A control group and those in it.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -19,7 +18,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Finds the group: `path` is its folder, or lies under the mount point of the unified hierarchy.
+    /// Finds a group by its folder, or by its path below the mount point of the unified hierarchy.
     pub fn find(path: &Path, proc_root: &Path) -> Result<Self, Error> {
         let fault = |reason: String| Error::Cgroup {
             path: path.to_owned(),
@@ -55,17 +54,17 @@ impl Cgroup {
         })
     }
 
-    /// The open folder.
+    /// File descriptor of the group's folder.
     pub fn raw(&self) -> libc::c_int {
         self.folder.as_raw_fd()
     }
 
-    /// Is it still there?
+    /// Whether the group still exists.
     pub fn exists(&self) -> bool {
         self.path.join(PROCESSES_FILE).exists()
     }
 
-    /// What to say where it is not.
+    /// The error for a group that no longer exists.
     pub fn vanished(&self) -> Error {
         Error::Cgroup {
             path: self.path.clone(),
@@ -73,10 +72,10 @@ impl Cgroup {
         }
     }
 
-    /// Processes in it and in the groups in it.
+    /// Processes in the group and in its descendants.
     pub fn processes(&self) -> Vec<u32> {
         let mut found = Vec::new();
-        // Groups go while they are read.
+        // Groups may vanish while they are read.
         let _ = add_processes(&self.path, &mut found);
         found.sort_unstable();
         found.dedup();
@@ -95,7 +94,7 @@ fn add_processes(folder: &Path, found: &mut Vec<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// Where `/proc/self/mountinfo` has the unified hierarchy.
+/// Mount point of the unified hierarchy in `/proc/self/mountinfo`.
 pub(crate) fn mount_point(mounts: &[u8]) -> Option<PathBuf> {
     let mounts = bytes_to_text(mounts);
     mounts.lines().find_map(|line| {
@@ -123,7 +122,7 @@ mod tests {
             mount.display()
         );
         let proc_root = root.path().join("proc");
-        // Other mount points may have any name.
+        // Other mount points may have names that are not UTF-8.
         let mounts = [b"23 1 0:21 / /caf\xe9 rw - tmpfs t rw\n", mounts.as_bytes()].concat();
         fs::write(proc_root.join("self/mountinfo"), mounts).unwrap();
         fs::write(mount.join("jobs/one/cgroup.procs"), "12\n7\n").unwrap();

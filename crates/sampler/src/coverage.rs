@@ -1,22 +1,21 @@
-//! How the threads of a running target are covered where each would take open files on every CPU:
-//! each for itself, the whole machine with a filter, or some at a time.
+//! Chooses how to cover the threads of a running target, as each thread takes open files on every CPU: thread by
+//! thread, the whole machine with a filter, or some threads at a time.
 
 use std::fmt;
 
 use rustc_hash::FxHashSet;
 
-/// How threads are covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coverage {
-    /// Events of its own for each thread; threads born later inherit them.
+    /// Each thread has its own events; new threads inherit them.
     EachThread { threads: usize },
-    /// Everything on every CPU; records of other processes are left out.
+    /// All threads on all CPUs; records of other processes are left out.
     Machine { threads: usize },
-    /// Everything on every CPU that is in the control group.
+    /// All threads of the control group on all CPUs.
     Cgroup,
-    /// Everything.
+    /// All threads on all CPUs.
     All,
-    /// So many threads at once, the others in turns.
+    /// `at_once` threads at a time; the others take turns.
     Turns { threads: usize, at_once: usize },
 }
 
@@ -49,26 +48,26 @@ impl fmt::Display for Coverage {
     }
 }
 
-/// What there is room for.
+/// Limits on events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventLimits {
-    /// Files that may be opened.
+    /// Number of files that may be opened.
     pub files: u64,
-    /// Files that each thread takes.
+    /// Number of files that each thread takes.
     pub files_per_thread: usize,
-    /// May the whole machine be sampled?
+    /// Whether the whole machine may be sampled.
     pub machine_wide: bool,
 }
 
-/// More events than this take a second and more to open and close, and hundreds of megabytes.
+/// Largest number of events. More take over a second to open and close, and hundreds of megabytes.
 const EVENTS_MAX: u64 = 32_768;
 
-/// How `threads` are covered; `None` where not even one can be.
+/// Coverage of `threads` threads; `None` if not even one can be observed.
 pub(crate) fn coverage(threads: usize, room: &EventLimits) -> Option<Coverage> {
     let files = room.files.min(EVENTS_MAX);
     let at_once =
         usize::try_from(files / room.files_per_thread.max(1) as u64).unwrap_or(usize::MAX);
-    // Some may be born between listing and opening.
+    // Reserves room for threads that start between listing and opening.
     let wanted = threads + threads / 16 + 4;
     if wanted <= at_once {
         Some(Coverage::EachThread { threads })
@@ -82,15 +81,15 @@ pub(crate) fn coverage(threads: usize, room: &EventLimits) -> Option<Coverage> {
     }
 }
 
-/// Who is observed next, where not all threads can be.
+/// Selects the threads to observe, if not all can be observed at once.
 #[derive(Debug)]
 pub(crate) struct ThreadRotation {
     at_once: usize,
-    /// The thread after which the next turn of the others begins.
+    /// The last thread that took a turn; the next turn begins after it.
     last: u32,
 }
 
-/// A thread, and how busy it was lately.
+/// A thread with its recent CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub tid: u32,
@@ -102,9 +101,9 @@ impl ThreadRotation {
         Self { at_once, last: 0 }
     }
 
-    /// Threads to observe until the next call, each with the weight of its samples. The busiest threads take three quarters of
-    /// the room, with weight 1. The others take turns in the last quarter: a sample of a thread that is observed in one of n
-    /// turns stands for n samples. So the expected total of every thread is its true total.
+    /// Threads to observe until the next call, each with the weight of its samples. The busiest threads fill three
+    /// quarters of the room, with weight 1. The others take turns in the last quarter: if a thread is observed in one
+    /// of n turns, each sample stands for n samples. The expected total of each thread is therefore its true total.
     pub fn next(&mut self, threads: &[Candidate]) -> Vec<(u32, f32)> {
         if threads.len() <= self.at_once {
             return threads.iter().map(|thread| (thread.tid, 1.0)).collect();
@@ -131,7 +130,7 @@ impl ThreadRotation {
     }
 }
 
-/// Threads of `before` that are no longer there.
+/// Threads of `before` that have ended.
 pub(crate) fn ended(before: impl IntoIterator<Item = u32>, now: &[Candidate]) -> Vec<u32> {
     let now: FxHashSet<u32> = now.iter().map(|thread| thread.tid).collect();
     before
@@ -195,7 +194,7 @@ mod tests {
 
     #[test]
     fn every_thread_counts_for_what_it_did() {
-        // 100 threads, of which 10 run all the time and the others a hundredth of it, 16 at once.
+        // 100 threads, 16 at once. 10 threads run all the time, the others for a hundredth of it.
         let busy_ns = |tid: u32| {
             if tid.is_multiple_of(10) {
                 1_000_000
@@ -211,7 +210,7 @@ mod tests {
             .collect();
         let mut turns = ThreadRotation::new(16);
         let mut seen = vec![0.0; 101];
-        // 88 others, 4 at a time: all have had theirs after 22 rounds.
+        // 88 others take turns, 4 at a time, so all have had one turn after 22 rounds.
         for _ in 0..22 {
             let chosen = turns.next(&threads);
             assert_eq!(chosen.len(), 16);
@@ -239,7 +238,7 @@ mod tests {
                 let tids: FxHashSet<u32> = chosen.iter().map(|(tid, _)| *tid).collect();
                 prop_assert_eq!(tids.len(), chosen.len());
                 prop_assert_eq!(chosen.len(), at_once.min(threads.len()));
-                // Weights stand for everybody.
+                // The weights sum to the number of threads.
                 let sum: f32 = chosen.iter().map(|(_, weight)| weight).sum();
                 prop_assert!((sum - threads.len() as f32).abs() < 1e-3 * threads.len() as f32);
             }

@@ -1,4 +1,4 @@
-//! The ring of a CPU, and the events whose records go there.
+//! The ring of a CPU, and the events that write to it.
 
 use nearpage_machine::CpuId;
 use rustc_hash::FxHashMap;
@@ -8,40 +8,39 @@ use crate::perf_event::PerfEvent;
 use crate::pmu::spe;
 use crate::ring::Ring;
 
-/// Every event of a task, as a set of them.
+/// All events of a task, as a bit set.
 pub(crate) const ALL_EVENTS: u32 = u32::MAX;
 
-/// An event and its leader, or an event alone.
+/// An event alone, or a group leader followed by its event.
 pub(crate) struct Sampling(pub Vec<PerfEvent>);
 
 impl Sampling {
-    /// The one that samples.
+    /// The event that samples.
     pub fn event(&self) -> &PerfEvent {
         self.0.last().expect("made with one or two")
     }
 }
 
-/// What observes one task (with those it starts), or everything, on one CPU.
+/// The events of one task and its children, or of the whole machine, on one CPU.
 pub(crate) struct Events {
-    /// What is switched on and off; without the leaders of groups, which only have to be there, the
-    /// last in each group.
+    /// Events that are switched on and off. Leaders of groups come before their event and only have to exist.
     pub sampling: Vec<Sampling>,
-    /// Open for its records, which go to the same ring.
+    /// Event for sideband records, which go to the same ring.
     pub tracking: PerfEvent,
-    /// Time of the task on this CPU while sampling was on, and its time when it was switched on.
+    /// Running time of the task on this CPU while sampling was on, and its running time when sampling was switched on.
     pub sampled_ns: u64,
     pub on_since_ns: Option<u64>,
-    /// A bit for each of `sampling`.
+    /// Bit set of the events in `sampling` that are on.
     pub on: u32,
-    /// Is the sampling that of a PMU?
+    /// Whether a PMU takes the samples.
     pub hardware: bool,
-    /// Before the first of `sampling` was opened, CLOCK_MONOTONIC.
+    /// CLOCK_MONOTONIC before the first event was opened.
     pub opened_ns: u64,
 }
 
 impl Events {
-    /// Switches those of `events` on, a bit for each, and the others off. Fails at worst where nothing
-    /// is left to be switched.
+    /// Switches the events with bits in `events` on, and the others off. Errors are ignored, as they only occur if
+    /// there is nothing left to switch.
     pub fn switch(&mut self, events: u32) {
         for (number, sampling) in self.sampling.iter().enumerate() {
             let bit = 1 << number.min(31);
@@ -57,7 +56,8 @@ impl Events {
         }
         self.on = events;
         let on = events != 0;
-        // Reading asks the CPU where it runs; only hardware takes turns.
+        // Only hardware events are multiplexed and need the time. Reading it interrupts the CPU on which the task
+        // runs.
         let now_ns = match self.hardware {
             true => self.tracking.running_ns().unwrap_or(0),
             false => 0,
@@ -70,30 +70,29 @@ impl Events {
     }
 }
 
-/// Number and period of an event.
+/// Identifier and period of an event that writes packets.
 pub(crate) type Packets = (u64, u64);
 
-/// The ring of a CPU, and the events whose records go there.
 pub(crate) struct CpuRing {
     pub cpu: CpuId,
     pub ring: Ring,
-    /// The event that the ring belongs to, whatever becomes of its task.
+    /// The event that owns the ring, kept open after the end of its task.
     pub owner: PerfEvent,
-    /// The task that the owner observed has ended: polling it would end at once, every time.
+    /// Whether the owner's task has ended. Polling the owner would then return at once, every time.
     pub owner_ended: bool,
-    /// By thread; 0 for a command, a group, the machine.
+    /// Events by thread; key 0 for a command, a control group or the machine.
     pub events: FxHashMap<u32, Events>,
-    /// The event whose packets are in the ring's AUX area, and its period.
+    /// The event that writes packets into the ring's AUX area.
     pub packets: Option<Packets>,
 }
 
 impl CpuRing {
-    /// Readable once a quarter of it is full.
+    /// File descriptor that is readable once a quarter of the ring is full.
     pub fn raw(&self) -> libc::c_int {
         self.owner.raw()
     }
 
-    /// Nanoseconds that what is observed was running here.
+    /// Nanoseconds for which the observed tasks ran on this CPU.
     pub fn running_ns(&self) -> u64 {
         let events = self.events.values();
         events
@@ -101,14 +100,14 @@ impl CpuRing {
             .sum()
     }
 
-    /// Switches events on, a bit for each of a task, and the others off.
+    /// Switches the events with bits in `events` on, and the others off, for each task.
     pub fn switch(&mut self, events: u32) {
         self.events
             .values_mut()
             .for_each(|each| each.switch(events));
     }
 
-    /// Nanoseconds that hardware events were counting, and that they should have been.
+    /// Nanoseconds for which hardware events counted, and for which they should have counted.
     pub fn counting_ns(&self) -> (u64, u64) {
         let (mut counting_ns, mut wanted_ns) = (0, 0);
         for events in self.events.values() {
@@ -120,12 +119,12 @@ impl CpuRing {
         (counting_ns, wanted_ns)
     }
 
-    /// Does hardware write packets beside the ring? Its records are to be drained then.
+    /// Whether hardware writes packets to an AUX area. The ring must then be drained.
     pub fn has_packets(&self) -> bool {
         self.packets.is_some()
     }
 
-    /// New records, for as long as they are read; none of a ring that is to be drained.
+    /// New records, borrowed from the ring; none for a ring that must be drained.
     pub fn unread(&self) -> UnreadRecords<'_> {
         match self.has_packets() {
             true => UnreadRecords::new([&[], &[]]),
@@ -133,12 +132,12 @@ impl CpuRing {
         }
     }
 
-    /// The first `bytes` of them were read.
+    /// Releases the first `bytes` bytes of the new records.
     pub fn give_back(&mut self, bytes: usize) {
         self.ring.give_back(bytes);
     }
 
-    /// Appends new records to `out`, packets as samples; says how many bytes were no packets.
+    /// Appends new records to `out`, packets as samples. Returns the number of bytes that were no packets.
     pub fn drain(&mut self, out: &mut Vec<u8>) -> u64 {
         let begin = out.len();
         self.ring.drain(out);

@@ -1,5 +1,4 @@
-//! Processes that were there before they were observed: whether they are meant, and what they had
-//! mapped.
+//! Processes that existed before they were observed: their membership in the target, and their mappings.
 
 use std::fs;
 use std::io;
@@ -12,19 +11,19 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::mappings::{Change, Mappings};
 use crate::processes::{Mapping, Processes};
 
-/// Whose records count.
+/// Processes whose records count.
 #[derive(Clone, Debug)]
 pub(crate) enum Members {
-    /// Of all that have any.
+    /// All processes.
     All,
-    /// These, and what they start.
+    /// These processes and their descendants.
     Processes(FxHashSet<u32>),
 }
 
-/// What is known of a process.
+/// State of a known process.
 #[derive(Clone, Debug)]
 enum KnownProcess {
-    /// It is not meant: another one, or a thread of the kernel.
+    /// No member: a kernel thread.
     Other,
     Member(Mappings),
 }
@@ -36,18 +35,18 @@ pub(crate) struct FoundThread {
     pub name: String,
 }
 
-/// Processes and what they have mapped.
+/// Processes with their mappings.
 #[derive(Debug)]
 pub(crate) struct Discovery {
     processes: Processes,
     members: Members,
     own_pid: u32,
     known: FxHashMap<u32, KnownProcess>,
-    /// By device and inode.
+    /// Build-ids by device and inode.
     build_ids: FxHashMap<(u64, u64), Vec<u8>>,
-    /// Processes of which samples came since they were last looked at.
+    /// Processes with samples since the last look.
     seen: FxHashSet<u32>,
-    /// Processes whose mappings could not be read while they lived.
+    /// Live processes whose mappings could not be read.
     pub unreadable: FxHashSet<u32>,
 }
 
@@ -64,9 +63,9 @@ impl Discovery {
         }
     }
 
-    /// Do records of this process count?
+    /// Whether records of this process count.
     pub fn admits(&self, pid: u32) -> bool {
-        // 0 idles, and a process that is being taken down has no number any more.
+        // Process 0 is the idle task. A process at its end has no number any more.
         if pid == 0 || pid == u32::MAX || pid == self.own_pid {
             return false;
         }
@@ -76,15 +75,14 @@ impl Discovery {
         }
     }
 
-    /// Further processes are meant.
+    /// Adds processes to the members.
     pub fn include(&mut self, pids: impl IntoIterator<Item = u32>) {
         if let Members::Processes(members) = &mut self.members {
             members.extend(pids);
         }
     }
 
-    /// The threads of a process that is met for the first time, and what it has mapped; nothing of
-    /// one that is known, or is not meant.
+    /// Threads and mappings of a process that is met for the first time; none if the process is known or no member.
     pub fn meet(&mut self, pid: u32, mapped: impl FnMut(Mapping, &[u8])) -> Vec<FoundThread> {
         self.seen.insert(pid);
         if self.known.contains_key(&pid) || !self.admits(pid) {
@@ -109,7 +107,6 @@ impl Discovery {
         threads
     }
 
-    /// Threads of a process.
     pub fn threads(&self, pid: u32) -> Vec<FoundThread> {
         let threads = self.processes.threads(pid).into_iter();
         threads
@@ -120,7 +117,8 @@ impl Discovery {
             .collect()
     }
 
-    /// All that a process has mapped now: what is new, with its build-id, and what went.
+    /// Compares a process's present mappings with the known ones: reports new mappings with build-id, and removed
+    /// ranges.
     pub fn now(
         &mut self,
         pid: u32,
@@ -141,7 +139,7 @@ impl Discovery {
         });
     }
 
-    /// The kernel's record of a mapping: the parts that are new.
+    /// Enters a mapping from a kernel record and reports the parts that are new.
     pub fn map(&mut self, pid: u32, mapping: &Mapping, mut mapped: impl FnMut(Mapping)) {
         if let Some(KnownProcess::Member(mappings)) = self.known.get_mut(&pid) {
             mappings.map(mapping, |change| {
@@ -152,7 +150,7 @@ impl Discovery {
         }
     }
 
-    /// A process was forked; false where its parent is not known.
+    /// Enters a forked process; false if its parent is unknown.
     pub fn fork(&mut self, parent_pid: u32, pid: u32) -> bool {
         if let Members::Processes(members) = &mut self.members
             && members.contains(&parent_pid)
@@ -169,13 +167,13 @@ impl Discovery {
         }
     }
 
-    /// A process began another program.
+    /// Forgets the mappings of a process that executes another program.
     pub fn exec(&mut self, pid: u32) {
         self.known
             .insert(pid, KnownProcess::Member(Mappings::default()));
     }
 
-    /// A process ended; its number may be used again.
+    /// Forgets a process that ended, as its number may be reused.
     pub fn end(&mut self, pid: u32) {
         self.known.remove(&pid);
         self.seen.remove(&pid);
@@ -184,7 +182,7 @@ impl Discovery {
         }
     }
 
-    /// Members of which records came since the last call.
+    /// Members with records since the last call.
     pub fn take_seen(&mut self) -> Vec<u32> {
         let mut seen: Vec<u32> = self.seen.drain().collect();
         seen.retain(|pid| matches!(self.known.get(pid), Some(KnownProcess::Member(_))));
@@ -193,7 +191,7 @@ impl Discovery {
     }
 }
 
-/// Build-id of the file that a process has mapped to be executed; empty where there is none.
+/// Build-id of the file behind an executable mapping; empty if there is none.
 fn build_id<'a>(
     processes: &Processes,
     known: &'a mut FxHashMap<(u64, u64), Vec<u8>>,
@@ -205,7 +203,7 @@ fn build_id<'a>(
         return &[];
     }
     let mut path = processes.file(pid, &mapping.path);
-    // A file that lost its name, which may be another's now.
+    // Another file may have the path of a deleted file.
     let is_nameless = mapping.path.ends_with(" (deleted)");
     let mapped = is_nameless.then(|| processes.mapped_file(pid, mapping));
     let nameless = mapped.flatten().and_then(|mapped| mapped.open().ok());

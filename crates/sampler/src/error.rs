@@ -1,27 +1,27 @@
-//! What can go wrong, with cause and remedy.
+//! Errors of sampling, with cause and remedy.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why sampling cannot start or go on.
+/// Why sampling cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such command.
+    /// The command was not found.
     #[error("{}: command not found", command.display())]
     CommandNotFound {
-        /// As it was given.
+        /// The command as given.
         command: OsString,
     },
-    /// The command is there and cannot be executed.
+    /// The command exists but cannot be executed.
     #[error("{}: cannot be run: {source}", command.display())]
     NotExecutable {
-        /// As it was given.
+        /// The command as given.
         command: OsString,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The process for the command could not be made.
+    /// No process could be created for the command.
     #[error("cannot start a process: {source}{}", remedy(source))]
     Launch {
         /// The kernel's reason.
@@ -33,12 +33,12 @@ pub enum Error {
     /// The kernel refused a hardware event.
     #[error("{event}: {source}")]
     PmuRefused {
-        /// As perf would write it.
+        /// The event in perf's notation.
         event: String,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The source that was asked for does not work here, or none does.
+    /// The requested source does not work here, or no source does.
     #[error("{0}")]
     NoSource(String),
     /// The kernel refused the memory for records.
@@ -47,49 +47,49 @@ pub enum Error {
          /proc/sys/kernel/perf_event_mlock_kb or the limit on locked memory (ulimit -l)"
     )]
     RingRefused {
-        /// The smallest size that was tried.
+        /// The smallest size that was tried, in bytes.
         bytes: usize,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// There is no such process.
+    /// The process does not exist.
     #[error("process {pid}: there is none with this number")]
     NoProcess {
-        /// As it was given.
+        /// The process id as given.
         pid: u32,
     },
-    /// It is there and cannot be observed.
+    /// The process exists but cannot be observed.
     #[error("process {pid}: {reason}")]
     Unobservable {
-        /// As it was given.
+        /// The process id as given.
         pid: u32,
-        /// What stands in the way.
+        /// Why the process cannot be observed.
         reason: String,
     },
-    /// It was there, and then it was not.
+    /// The process ended while nearpage attached to it.
     #[error("process {pid} ended while nearpage attached to it: nothing was recorded")]
     EndedMeanwhile {
-        /// The one that was given.
+        /// The process id as given.
         pid: u32,
     },
-    /// The control group is not there, or is none.
+    /// The path is no control group.
     #[error("cgroup {}: {reason}", path.display())]
     Cgroup {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why the control group cannot be used.
         reason: String,
     },
     /// The list of CPUs could not be read.
     #[error(transparent)]
     Cpus(#[from] nearpage_machine::Error),
-    /// Machine instructions of this architecture are not decoded yet.
+    /// Machine code of this architecture cannot be decoded.
     #[error("clock samples cannot be decoded on {architecture} yet: only x86_64 is supported")]
     Architecture {
-        /// As Rust names it.
+        /// The architecture in Rust's spelling.
         architecture: &'static str,
     },
-    /// Options that make no sense.
+    /// The options contradict each other or are invalid.
     #[error("{0}")]
     Options(String),
     /// The receiver of accesses and events failed.
@@ -100,7 +100,7 @@ pub enum Error {
     Wait(#[source] io::Error),
 }
 
-/// Why the preload library will not be in the command, and what helps.
+/// Why the preload library will not be in the command, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoPreload(pub String);
@@ -115,14 +115,14 @@ pub struct UnknownSkidSide(pub String);
 pub struct Refusal {
     /// The kernel's error.
     pub source: io::Error,
-    /// What it comes from.
+    /// Cause of the error.
     pub cause: String,
-    /// What to do about it.
+    /// Remedy for the error.
     pub remedy: String,
 }
 
 impl Refusal {
-    /// Explains the error of an attempt to open an event. `proc_root` is `/proc` but in tests.
+    /// Explains the error of an attempt to open an event. `proc_root` is `/proc`, except in tests.
     pub fn explain(source: io::Error, proc_root: &Path) -> Self {
         let (cause, remedy) = match source.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => match paranoid_level(proc_root) {
@@ -169,7 +169,7 @@ impl Refusal {
     }
 }
 
-/// What helps where no process could be made.
+/// Remedy for a failed creation of a process.
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => "; raise ulimit -n",
@@ -178,7 +178,7 @@ fn remedy(source: &io::Error) -> &'static str {
     }
 }
 
-/// `kernel.perf_event_paranoid`; `None` where it is unknown (it may read empty).
+/// `kernel.perf_event_paranoid`; `None` if it is unknown (the file may be empty).
 pub fn paranoid_level(proc_root: &Path) -> Option<i32> {
     let text = std::fs::read_to_string(proc_root.join("sys/kernel/perf_event_paranoid")).ok()?;
     text.trim().parse().ok()

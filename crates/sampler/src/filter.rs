@@ -1,7 +1,7 @@
-//! Which accesses are wanted: those to some addresses, or to some objects.
+//! Selects accesses to certain addresses or objects.
 //!
-//! No PMU that samples memory accesses can be told data addresses (Intel's PEBS, AMD's IBS and Arm's
-//! SPE sample first and see the address afterwards), so the recorder leaves the others out.
+//! The recorder filters the samples itself: no PMU can be restricted to data addresses, as Intel's PEBS, AMD's IBS and
+//! Arm's SPE sample first and see the address afterwards.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,23 +14,23 @@ use crate::address_space::module_file;
 use crate::calibrate::page_bytes;
 use crate::processes::Mapping;
 
-/// Accesses to keep; both lists empty: all.
+/// Accesses to keep; all if both lists are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessSelection {
-    /// To these addresses, in any process.
+    /// Addresses to keep, in any process.
     pub ranges: Vec<Range<u64>>,
-    /// To static objects and mappings of these names: a symbol, `[heap]`, the path or name of a
-    /// file, the NAME of memory that a program named (`[anon:NAME]`).
+    /// Names of static objects and mappings to keep: a symbol, `[heap]`, the path or name of a file, or the NAME of
+    /// memory that a program named (`[anon:NAME]`).
     pub objects: Vec<String>,
 }
 
 impl AccessSelection {
-    /// Is every access wanted?
+    /// Whether all accesses are kept.
     pub fn all(&self) -> bool {
         self.ranges.is_empty() && self.objects.is_empty()
     }
 
-    /// The object that is wanted and called so: a mapping with this path.
+    /// The selected name that matches the path of a mapping.
     fn mapping(&self, path: &str) -> Option<&String> {
         let file = path.starts_with('/') && !path.starts_with("//");
         let file = file.then(|| path.rsplit('/').next()).flatten();
@@ -49,19 +49,19 @@ impl AccessSelection {
     }
 }
 
-/// A file and the symbols in it that are wanted.
+/// A file with its selected symbols.
 type SymbolsOfFile = Option<Rc<(ElfFile, Vec<Symbol>)>>;
 
-/// Says of addresses whether they are wanted, as objects come and go.
+/// Selects accesses by address while objects come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
     wanted: AccessSelection,
-    /// Wanted mappings and symbols of each process.
+    /// Ranges of selected mappings and symbols, by process.
     mappings: FxHashMap<u32, Vec<Range<u64>>>,
     symbols: FxHashMap<u32, Vec<Range<u64>>>,
-    /// By path and build-id.
+    /// Files by path and build-id.
     files: FxHashMap<(String, Vec<u8>), SymbolsOfFile>,
-    /// Names of wanted objects that were there.
+    /// Selected names that existed at some time.
     seen: FxHashSet<String>,
 }
 
@@ -86,7 +86,7 @@ impl Filter {
                 .any(|all| all.get(&pid).is_some_and(holds))
     }
 
-    /// Wanted objects that never were there.
+    /// A note on selected objects that never existed.
     pub fn unseen(&self) -> Option<String> {
         let wanted = self.wanted.objects.iter();
         let unseen = wanted.filter(|object| !self.seen.contains(*object));
@@ -102,7 +102,7 @@ impl Filter {
         })
     }
 
-    /// Something was mapped.
+    /// Enters a new mapping.
     pub fn map(&mut self, pid: u32, mapping: &Mapping, build_id: &[u8]) {
         if self.wanted.objects.is_empty() {
             return;
@@ -149,7 +149,7 @@ impl Filter {
         known.extend(new);
     }
 
-    /// Nothing of what was mapped there is any more.
+    /// Removes the mappings in a range.
     pub fn unmap(&mut self, pid: u32, gone: &Range<u64>) {
         if let Some(ranges) = self.mappings.get_mut(&pid) {
             let rest = |range: &Range<u64>| {
@@ -161,7 +161,7 @@ impl Filter {
         }
     }
 
-    /// A process was forked.
+    /// Copies the ranges of a forked process's parent.
     pub fn fork(&mut self, parent_pid: u32, pid: u32) {
         for all in [&mut self.mappings, &mut self.symbols] {
             if let Some(ranges) = all.get(&parent_pid).cloned() {
@@ -170,7 +170,7 @@ impl Filter {
         }
     }
 
-    /// The memory of a process went.
+    /// Forgets a process's ranges.
     pub fn clear(&mut self, pid: u32) {
         self.mappings.remove(&pid);
         self.symbols.remove(&pid);

@@ -1,40 +1,40 @@
-//! Where instructions of a stretch of code begin, and which of them can come just before another.
+//! Control flow of code: where instructions begin, and which of them can precede another.
 
 use crate::instruction::{Code, Decode, Fusion, Successor};
 
-/// Control flow of a stretch of code; positions are offsets into it.
+/// Control flow of a stretch of code. Positions are byte offsets in the stretch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
-    /// Where instructions begin, ascending.
+    /// Positions of instructions, ascending.
     starts: Vec<u32>,
     /// Direct jumps (target, jump) inside the stretch, ascending.
     jumps: Vec<(u32, u32)>,
 }
 
 impl Flow {
-    /// Of instructions that begin at `starts`, ascending, with the jumps (target, jump) among them.
+    /// Control flow of instructions at `starts`, ascending, with the jumps (target, jump) among them.
     pub fn new(starts: Vec<u32>, mut jumps: Vec<(u32, u32)>) -> Self {
         jumps.sort_unstable();
         Self { starts, jumps }
     }
 
-    /// Which instruction begins at `offset`.
+    /// Index of the instruction that begins at `offset`.
     pub fn index(&self, offset: usize) -> Option<usize> {
         self.starts.binary_search(&(offset as u32)).ok()
     }
 
-    /// Where the `index`th instruction begins.
+    /// Position of the `index`th instruction.
     pub fn start(&self, index: usize) -> usize {
         self.starts[index] as usize
     }
 
-    /// Is `offset` the target of a direct jump?
+    /// Whether `offset` is the target of a direct jump.
     pub fn is_target(&self, offset: usize) -> bool {
         self.jumps_to(offset).next().is_some()
     }
 
-    /// The instruction that runs into the `index`th from above: the one before it in memory, unless
-    /// that one goes elsewhere. What comes back from a call is not the call.
+    /// The instruction from which control falls through to the `index`th: the one before it in memory, unless it never
+    /// falls through. Calls do not count, as control comes back from the called function.
     pub fn above(&self, decoder: &mut impl Decode, code: Code<'_>, index: usize) -> Option<usize> {
         let above = index.checked_sub(1)?;
         let instruction = decoder.instruction(code, self.start(above));
@@ -43,9 +43,9 @@ impl Flow {
             .then_some(above)
     }
 
-    /// Instructions that may have been executed just before the `index`th. A comparison that the
-    /// processor fuses with its jump counts as the jump, since no interrupt comes between them. At
-    /// the head of a loop only the jumps back count: it is entered once and repeated often.
+    /// Instructions that may have been executed just before the `index`th. Where the processor fuses a comparison with
+    /// its jump, the comparison is returned, as no interrupt comes between them. At the head of a loop only jumps back
+    /// count, as a loop is entered once and repeated often.
     pub fn just_before(
         &self,
         decoder: &mut impl Decode,
@@ -70,7 +70,7 @@ impl Flow {
             .collect()
     }
 
-    /// The comparison that is one operation with the conditional jump `index`, if it is one.
+    /// The comparison that is fused with the conditional jump `index`, if any.
     fn fused(&self, decoder: &mut impl Decode, code: Code<'_>, index: usize) -> Option<usize> {
         if decoder.instruction(code, self.start(index)).fusion != Fusion::Jump {
             return None;

@@ -1,5 +1,5 @@
-//! Follows the program from record to record: threads, mappings, samples. Asks the kernel for
-//! nothing but code bytes, threads' bases, and what there was before the first record.
+//! Follows the program from record to record: threads, mappings, samples. Other information comes only from code
+//! bytes, thread pointers, and the state before the first record.
 
 use std::io;
 
@@ -21,26 +21,26 @@ use crate::thread_pointer::ThreadPointers;
 use crate::threads::Threads;
 use crate::verdict::Undecoded;
 
-/// Receives what is observed, in order of time as far as the kernel's records allow.
+/// Receives observed accesses and events, in order of time as far as the kernel's records allow.
 pub trait Sink {
-    /// Accesses.
+    /// Receives accesses.
     fn accesses(&mut self, accesses: &[Access]) -> io::Result<()>;
-    /// What the kernel reported besides.
+    /// Receives other events from the kernel's records.
     fn events(&mut self, events: &[Event]) -> io::Result<()>;
 }
 
 /// Samples without an access, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UndecodedCounts {
-    /// No code bytes: the file is gone or was replaced, or the process ended too soon.
+    /// No code bytes: the file is missing or was replaced, or the process ended too soon.
     pub no_code: u64,
-    /// Instruction boundaries could not be told.
+    /// Instruction boundaries are ambiguous.
     pub ambiguous: u64,
-    /// Address registers had been overwritten.
+    /// Address registers were overwritten before the sample.
     pub overwritten: u64,
-    /// Relative to FS, where neither samples nor the kernel tell its base, or to GS.
+    /// The address is relative to FS with an unknown base, or to GS.
     pub thread_base: u64,
-    /// Vector gathers and scatters.
+    /// Vector gathers and scatters, whose index registers are not in samples.
     pub vector_index: u64,
     /// The kernel gave no user registers.
     pub no_registers: u64,
@@ -51,60 +51,59 @@ pub struct UndecodedCounts {
 /// A place in a program whose samples could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UndecodedPlace {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// Sampled instruction pointer.
     pub sampled: u64,
-    /// Samples there.
+    /// Number of samples at this address.
     pub samples: u64,
 }
 
-/// Records that are not what they should be.
+/// Numbers of records that are lost, incomplete or unusable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordCounts {
-    /// Dropped by the kernel for want of room.
+    /// Records that the kernel dropped for lack of room.
     pub lost: u64,
-    /// How often the kernel stopped the clock, or a hardware event, for the rest of a tick.
+    /// Number of times that the kernel stopped the clock or a hardware event for the remainder of a tick.
     pub throttled: u64,
-    /// Stretches of hardware samples (Arm SPE) that are not whole: memory was full, or samples
-    /// came too close to each other.
+    /// Incomplete stretches of hardware samples (Arm SPE): the buffer was full, or samples came too close together.
     pub incomplete: u64,
-    /// Hardware samples with a data source of which this version does not know all.
+    /// Hardware samples whose data source is partly unknown to this version.
     pub unknown_sources: u64,
-    /// The last of these, as the kernel wrote it.
+    /// The last unknown data source, in the kernel's encoding.
     pub unknown_source: u64,
-    /// Accesses to other addresses than those that are wanted, or that were no such event.
+    /// Accesses outside the selection, or without the selected event.
     pub left_out: u64,
-    /// Bytes that were no records.
+    /// Bytes that were no valid records.
     pub malformed: u64,
-    /// Out of order of time.
+    /// Records out of order of time.
     pub late: u64,
 }
 
-/// What it takes to make accesses of hardware samples.
+/// Parameters for turning hardware samples into accesses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hardware {
     pub frequencies: Frequencies,
-    /// Loads quicker than this many cycles count as computation.
+    /// Loads with a lower latency in cycles count as computation.
     pub min_latency_cycles: u32,
     pub event: PmuEvent,
 }
 
-/// Which period it is that a clock sample's weight counts.
+/// The period that a clock sample's weight counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Period {
-    /// The sample's own, that of all.
+    /// The sample's own period, the same for all samples.
     #[default]
     Own,
-    /// That of the full rate, in nanoseconds: several events sample in turns.
+    /// The period of the full rate, in nanoseconds, where several events sample in turns.
     Full(f32),
-    /// That of the first samples, in nanoseconds: each sample has its own.
+    /// The period of the first samples, in nanoseconds, where each sample has its own period.
     First(f32),
 }
 
 impl Period {
-    /// How many of these periods a sample stands for that has its own, of which it stands for so many; and
-    /// how long they are.
+    /// Number of periods that a sample stands for, and their length in nanoseconds. The arguments are the number of
+    /// the sample's own periods, and their length.
     #[inline]
     pub fn of(self, periods: f32, own_ns: f32) -> (f32, f32) {
         match self {
@@ -122,22 +121,22 @@ pub(crate) struct Follower {
     pub thread_pointers: ThreadPointers,
     codes: Codes,
     pub identifiers: Identifiers,
-    /// How many of its periods a sample stands for, and since when: more than 1 where sampling
-    /// pauses, or comes at less than the full rate.
+    /// Number of periods that a sample stands for, by beginning time. More than 1 where sampling pauses, or runs below
+    /// the full rate.
     pub periods_each: Vec<(u64, f32)>,
     pub period: Period,
-    /// Is it asked how many threads are busy? Then so many were in the last round.
+    /// Whether to count busy threads; `busy` then has their number in the last round.
     pub counts_busy: bool,
     pub busy: Option<f64>,
-    /// Samples so far, of the kernel too, and the time that they stand for.
+    /// Number of samples so far, including kernel samples, and the time that they stand for.
     pub taken: u64,
     pub taken_ns: f64,
     pub hardware: Hardware,
-    /// Processes that were running already; none: there is only what was started to be observed.
+    /// Processes that were running already; none if all processes were started under observation.
     pub discovery: Option<Discovery>,
-    /// Threads that are observed a part of the time: how many times their samples count.
+    /// Weights of the samples of threads that are observed part of the time.
     weights: FxHashMap<u32, f32>,
-    /// Of the threads sampled last, what the above says.
+    /// Cached values for the threads sampled last.
     lookaside: Lookaside,
     pub filter: Filter,
     pub accesses: Vec<Access>,
@@ -148,7 +147,6 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// A follower of an empty program.
     pub fn new(side: SkidSide, identifiers: Identifiers) -> Self {
         Self {
             threads: Threads::default(),
@@ -175,7 +173,7 @@ impl Follower {
         }
     }
 
-    /// A process or thread began.
+    /// Enters a new process or thread.
     pub fn begin(&mut self, time_ns: u64, pid: u32, tid: u32, parent_pid: u32) -> ThreadIndex {
         self.lookaside.clear();
         let thread = self.threads.begin(pid, tid);
@@ -189,7 +187,6 @@ impl Follower {
         thread
     }
 
-    /// Takes one record in.
     #[inline]
     pub fn follow(&mut self, bytes: &[u8]) {
         match record::parse_clock_sample(bytes, &self.identifiers) {
@@ -274,11 +271,11 @@ impl Follower {
                 if let Some(discovery) = &mut self.discovery {
                     let found = self.threads.find(tid);
                     if found.is_some_and(|thread| self.threads.pid(thread) == pid) {
-                        // It was met before its record came.
+                        // The thread was met before its record came.
                         return;
                     }
                     if pid != parent_pid && !discovery.fork(parent_pid, pid) {
-                        // Met when it does something.
+                        // The process is met at its first activity.
                         return;
                     }
                 }
@@ -294,7 +291,7 @@ impl Follower {
             Sideband::Lost { records } => {
                 self.records.lost = self.records.lost.saturating_add(records);
                 self.events.push(Event::Lost { time_ns, records });
-                // The kernel says which thread found the ring full, not whose records are gone.
+                // The kernel names the thread that found the ring full, whoever's records were lost.
                 if self.admits(origin.pid) {
                     let thread = self.thread(time_ns, origin.pid, origin.tid);
                     let lost = &mut self.threads.counts(thread).lost;
@@ -305,7 +302,7 @@ impl Follower {
         }
     }
 
-    /// The thread `tid`, which is new if its beginning was lost.
+    /// The thread `tid`, entered anew if its beginning was lost.
     fn thread(&mut self, time_ns: u64, pid: u32, tid: u32) -> ThreadIndex {
         match self.threads.find(tid) {
             Some(thread) if self.threads.pid(thread) == pid => thread,
@@ -313,7 +310,7 @@ impl Follower {
         }
     }
 
-    /// A thread ended.
+    /// Enters the end of a thread.
     pub fn end(&mut self, time_ns: u64, pid: u32, tid: u32) {
         self.lookaside.clear();
         self.thread_pointers.forget(tid);
@@ -329,10 +326,10 @@ impl Follower {
         }
     }
 
-    /// Does a record count? Meets the process that it is of.
+    /// Whether a record counts. Meets the record's process.
     fn counts(&mut self, sideband: &Sideband<'_>) -> bool {
         match *sideband {
-            // A process that ends, or becomes another program, is not worth to be met.
+            // A process that ends, or executes another program, need not be met.
             Sideband::Exit { pid, .. }
             | Sideband::Name {
                 pid, exec: true, ..
@@ -342,12 +339,12 @@ impl Follower {
             | Sideband::Fork {
                 parent_pid: pid, ..
             } => self.meet_admitted(pid),
-            // Whoever found the ring full, records are gone.
+            // Lost records count, whichever process found the ring full.
             Sideband::Lost { .. } | Sideband::Throttle | Sideband::Aux(_) => true,
         }
     }
 
-    /// How many times samples of threads count that are observed a part of the time.
+    /// Sets the weights of threads that are observed part of the time.
     pub fn weigh(&mut self, weights: FxHashMap<u32, f32>) {
         self.lookaside.clear();
         self.weights = weights;
@@ -401,7 +398,7 @@ impl Follower {
         });
     }
 
-    /// The places with most undecoded samples.
+    /// The places with the most undecoded samples.
     pub fn undecoded_places(&self, count: usize) -> Vec<UndecodedPlace> {
         let place = |(&(pid, sampled), &samples): (&(u32, u64), &u64)| UndecodedPlace {
             pid,
@@ -416,8 +413,8 @@ impl Follower {
         places
     }
 
-    /// Takes in the records of a round, those older than `before_ns`; at least so many accesses are
-    /// handed over at once, and the rest is left.
+    /// Follows the records of a round that are older than `before_ns`. Accesses are handed over as soon as there are
+    /// `at_once`; the remainder stays.
     pub fn follow_all(
         &mut self,
         window: &mut Window,
@@ -436,7 +433,7 @@ impl Follower {
         result
     }
 
-    /// Hands everything over to `sink` and forgets it.
+    /// Hands all accesses, events and counts over to `sink`, and forgets them.
     pub fn hand_over(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         let Self {
             threads, events, ..
@@ -448,7 +445,7 @@ impl Follower {
         self.hand_over_so_far(sink)
     }
 
-    /// The same, but for the threads' counts, in the middle of a round.
+    /// Hands over accesses and events in the middle of a round, without the threads' counts.
     fn hand_over_so_far(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         let Self {
             events, accesses, ..

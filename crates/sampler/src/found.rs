@@ -1,4 +1,4 @@
-//! Whom a target means, found to be there.
+//! Finds the processes, or the control group, of a target.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -12,26 +12,26 @@ use crate::perf_event::Scope;
 use crate::processes::Processes;
 use crate::target::Target;
 
-/// Whom to observe, found to be there.
+/// A target that exists.
 #[derive(Debug)]
 pub(crate) enum FoundTarget {
     Processes(Vec<Root>),
-    /// Whether the kernel lets a control group be observed as such.
+    /// A control group, and whether the kernel allows events for the group.
     Cgroup(Cgroup, bool),
     All,
 }
 
-/// A process that was asked for.
+/// A requested process.
 #[derive(Debug)]
 pub(crate) struct Root {
     pub pid: u32,
-    /// Readable once it has ended; absent before Linux 5.3.
+    /// A pidfd, readable once the process has ended; absent before Linux 5.3.
     handle: Option<OwnedFd>,
     ended: bool,
 }
 
 impl FoundTarget {
-    /// Looks for the target; `None` for a command, which is not there yet.
+    /// Looks for the target; `None` for a command, which does not run yet.
     pub fn of(
         target: &Target,
         processes: &Processes,
@@ -51,19 +51,19 @@ impl FoundTarget {
         }))
     }
 
-    /// Lets the kernel say whether a control group may be observed as such.
+    /// Tests whether the kernel allows events for the control group.
     pub fn try_cgroup(&mut self, opening: &Opening, cpu: CpuId) {
         if let Self::Cgroup(group, allowed) = self {
             *allowed = opening.try_scope(Scope::CgroupOn(group.raw(), cpu)).is_ok();
         }
     }
 
-    /// Is it observed by events of the machine, and not of threads?
+    /// Whether events cover the machine or a control group, not single threads.
     pub fn machine_wide(&self) -> bool {
         matches!(self, Self::All | Self::Cgroup(_, true))
     }
 
-    /// Fails where a control group has gone since it was found.
+    /// Fails if the control group was removed since it was found.
     pub fn still_there(&self) -> Result<(), Error> {
         match self {
             Self::Cgroup(group, _) if !group.exists() => Err(group.vanished()),
@@ -71,7 +71,7 @@ impl FoundTarget {
         }
     }
 
-    /// The processes that are meant now, but for this one.
+    /// The present processes of the target, except this one.
     pub fn members(&self, processes: &Processes) -> Vec<u32> {
         let mut members = match self {
             Self::Processes(roots) => {
@@ -109,7 +109,7 @@ impl Root {
                 "it has ended, and only waits for its parent (a zombie)".to_owned(),
             );
         }
-        // SAFETY: no pointers; the descriptor it returns is ours.
+        // SAFETY: the call takes no pointers, and the returned descriptor is ours.
         let handle = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int;
             (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
@@ -121,13 +121,13 @@ impl Root {
         })
     }
 
-    /// A file that is readable once it has ended, while it has not.
+    /// The pidfd of a live process, which is readable once the process has ended.
     pub fn handle(&self) -> Option<libc::c_int> {
         let handle = self.handle.as_ref().filter(|_| !self.ended)?;
         Some(handle.as_raw_fd())
     }
 
-    /// Have they all? Asks each, so that none is waited for that has.
+    /// Whether all processes have ended. Updates each of them, so that ended ones are no longer polled.
     pub fn all_ended(roots: &mut [Self], processes: &Processes) -> bool {
         for root in roots.iter_mut() {
             root.check(processes);
@@ -135,7 +135,7 @@ impl Root {
         roots.iter().all(|root| root.ended)
     }
 
-    /// Has it ended? Its number may be another's since, its handle not.
+    /// Updates `ended`. The process id may be reused, the pidfd not.
     fn check(&mut self, processes: &Processes) {
         if self.ended {
             return;

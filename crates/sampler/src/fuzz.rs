@@ -1,4 +1,4 @@
-//! What `fuzz/` calls: parsers that nobody outside this crate sees otherwise.
+//! Entry points for `fuzz/`: parsers that are private to this crate.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ use crate::signal::Process;
 use crate::verdict::{REGISTERS, Verdict};
 use crate::x86_64;
 
-/// Follows the records in a ring's `bytes`, but for clock samples: those ask the system for code.
+/// Follows the records in a ring's `bytes`, except clock samples, which read code from the system.
 pub fn ring(bytes: &[u8]) {
     let identifiers = Identifiers {
         faults: vec![8],
@@ -39,7 +39,7 @@ pub fn ring(bytes: &[u8]) {
     });
 }
 
-/// Follows hardware samples whose bodies are in `bytes`, in whichever form, cut to their length.
+/// Follows hardware samples with bodies from `bytes`, in each form, cut to length.
 pub fn memory_samples(bytes: &[u8]) {
     for (id, form) in [
         (7, Form::Precise(AccessKind::Load)),
@@ -73,8 +73,8 @@ pub fn memory_samples(bytes: &[u8]) {
     }
 }
 
-/// Follows the samples of a ring that a process filled, `bytes`, and its mappings, `text`; but for
-/// the samples themselves, which ask the system for code.
+/// Follows the ring `bytes` of a process that samples itself, and its mappings `text`. Samples themselves are left
+/// out, as they read code from the system.
 pub fn signal_samples(bytes: &[u8], text: &[u8]) {
     let Some(header) = Header::parse(bytes, u64::MAX) else {
         return;
@@ -101,7 +101,7 @@ pub fn signal_samples(bytes: &[u8], text: &[u8]) {
     assert_eq!((window.malformed, follower.records.malformed), (0, 0));
 }
 
-/// Reads `bytes` as the packets of one stretch of an AUX area.
+/// Decodes `bytes` as the packets of one stretch of an AUX area.
 pub fn spe_packets(bytes: &[u8]) {
     let mut operations = 0;
     let bad = spe::decode(bytes, |_| operations += 1);
@@ -130,12 +130,12 @@ pub fn spe_packets(bytes: &[u8]) {
     assert_eq!((window.malformed, follower.records.malformed), (0, 0));
 }
 
-/// Judges a sample at `at` in `bytes` of x86 code, at either end of the address space.
+/// Judges a sample at `at` in x86 code `bytes`, at both ends of the address space.
 pub fn code(bytes: &[u8], at: usize) {
     judge::<x86_64::Decoder>(bytes, at);
 }
 
-/// The same for AArch64.
+/// Judges a sample at `at` in AArch64 code `bytes`.
 pub fn aarch64_code(bytes: &[u8], at: usize) {
     judge::<aarch64::Decoder>(bytes, at);
 }
@@ -167,8 +167,8 @@ fn judge<D: Decode + Default>(bytes: &[u8], at: usize) {
     }
 }
 
-/// Reads a line or a file of the kernel's: `/proc/PID/stat`, `maps`, `mountinfo`, where an event's
-/// terms go; `text` is both what is in the file and an event that is configured.
+/// Parses `text` as a line or file of the kernel: `/proc/PID/stat`, `maps`, `mountinfo`, or the format of a PMU.
+/// `text` is both the format file and an event to configure.
 pub fn kernel_text(text: &str) {
     if let Some(stat) = Stat::parse(text) {
         assert!(text.contains(&stat.name));
@@ -188,7 +188,7 @@ pub fn kernel_text(text: &str) {
     let _ = device.config(terms);
 }
 
-/// Looks for code all over the file at `path`.
+/// Looks for code throughout the file at `path`.
 pub fn module(path: &Path) {
     let Some(mut image) = Image::open(path) else {
         return;

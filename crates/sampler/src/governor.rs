@@ -1,6 +1,6 @@
-//! The overhead governor: keeps what sampling costs under a share of the program's time.
+//! The overhead governor keeps the cost of sampling below a share of the program's time.
 //!
-//! For each interval, it gets the program's time, the number of samples and their cost, and returns the rate to go on with. The
+//! For each interval, it gets the program's time, the number of samples and their cost, and returns the new rate. The
 //! governor only caps the rate that the sampler asks for. It reads no clock: [`Interval`]s have all of its inputs.
 
 use std::ops::RangeInclusive;
@@ -8,42 +8,40 @@ use std::ops::RangeInclusive;
 /// Default of `record --max-overhead`, as a share.
 pub const DEFAULT_MAX_OVERHEAD: f64 = 0.01;
 
-/// Fewer samples than these say little of what one costs, and of how many come.
+/// Smallest number of samples from which the cost of a sample, and their rate, are estimated.
 const SAMPLES_MIN: u64 = 32;
-/// A change below this share of the rate is not worth a switch.
+/// Smallest relative change of the rate that is worth a switch.
 const CHANGE_MIN: f64 = 0.05;
-/// Most that one step changes the rate by, up or down: a spoilt measurement must not switch sampling
-/// off.
+/// Largest factor of one change, up or down: a wrong measurement must not switch sampling off.
 const STEP_MAX: f64 = 2.0;
 /// Weight of the newest interval in the cost of a sample.
 const NEWEST: f64 = 0.3;
 
-/// What happened since the last one.
+/// Observations since the previous interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Interval {
     /// Time of the program on CPUs.
     pub program_ns: f64,
-    /// Samples taken in it.
+    /// Number of samples in the interval.
     pub samples: u64,
-    /// What they cost altogether: inside the program and in the recorder.
+    /// Cost of the samples, inside the program and in the recorder.
     pub cost_ns: f64,
 }
 
-/// Decides the rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     share_max: f64,
     wanted_hz: f64,
     bounds_hz: RangeInclusive<f64>,
-    /// The most that the share allows, as far as is known.
+    /// Highest rate within the share, as far as is known.
     affordable_hz: f64,
     sample_ns: Option<f64>,
     pending: Interval,
 }
 
 impl Governor {
-    /// Samples at `wanted_hz` as long as that costs at most `share_max` of the program's time, and
-    /// never outside `bounds_hz`.
+    /// A governor that samples at `wanted_hz` while the cost is at most `share_max` of the program's time, and always
+    /// within `bounds_hz`.
     pub fn new(share_max: f64, wanted_hz: f64, bounds_hz: RangeInclusive<f64>) -> Self {
         Self {
             share_max,
@@ -55,23 +53,23 @@ impl Governor {
         }
     }
 
-    /// The rate to sample at, in samples a second of a thread's time.
+    /// Present rate, in samples per second of a thread's time.
     pub fn rate_hz(&self) -> f64 {
         let rate_hz = self.wanted_hz.min(self.affordable_hz);
         rate_hz.clamp(*self.bounds_hz.start(), *self.bounds_hz.end())
     }
 
-    /// Someone wants another rate; it is had as far as it is affordable.
+    /// Sets another wanted rate, which is still capped.
     pub fn ask(&mut self, wanted_hz: f64) {
         self.wanted_hz = wanted_hz;
     }
 
-    /// What a sample costs, the recorder's part included; `None` as long as too few came.
+    /// Cost of a sample, including the recorder's part; `None` while there are too few samples.
     pub fn sample_ns(&self) -> Option<f64> {
         self.sample_ns
     }
 
-    /// Takes an interval in. Some: the rate changes to this.
+    /// Enters an interval. Returns the new rate if it changes.
     pub fn observe(&mut self, interval: Interval) -> Option<f64> {
         self.pending.program_ns += interval.program_ns;
         self.pending.samples += interval.samples;
@@ -91,7 +89,7 @@ impl Governor {
             .map_or(newest_ns, |old| old + NEWEST * (newest_ns - old));
         self.sample_ns = Some(sample_ns);
         let before_hz = self.rate_hz();
-        // How many came, not how many were asked for: timers are coarse, and programs block signals.
+        // Uses the observed rate, not the requested one: timers are coarse, and programs block signals.
         let came_hz = samples as f64 * 1e9 / program_ns;
         let answers = (before_hz / came_hz).clamp(1.0 / STEP_MAX, STEP_MAX);
         let affordable_hz = self.share_max * 1e9 / sample_ns * answers;
@@ -111,8 +109,8 @@ mod tests {
 
     use super::*;
 
-    /// A program on two CPUs, sampled for `seconds`, and what that really cost: of the samples
-    /// `cost_ns(second)` each, and `recorder_ns` a second.
+    /// Result of simulating a program on two CPUs for `seconds`. The true cost is `cost_ns(second)` per sample, and
+    /// `recorder_ns` per second.
     struct Simulated {
         share: f64,
         rate_hz: f64,
@@ -138,7 +136,7 @@ mod tests {
             let interval = Interval {
                 program_ns: STEP_S * CPUS * 1e9,
                 samples: samples as u64,
-                // What it can measure is off by chance.
+                // The measured cost has random errors.
                 cost_ns: true_ns * noise(step),
             };
             spent_ns += true_ns;
@@ -188,7 +186,7 @@ mod tests {
             let mut governor = eager(share);
             let cost_ns = |second: f64| base_ns * (1.0 + swing * (second / 120.0 * turns * std::f64::consts::TAU).sin());
             let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-            // Errors of the measurement, without a bias.
+            // Errors of the measurement, without bias.
             let noise = |step: u32| errors[step as usize % errors.len()] / mean;
             let run = simulate(&mut governor, 120, noise, cost_ns, 0.0);
             prop_assert!((0.75..=1.25).contains(&(run.share / share)), "{} of {share}", run.share);
@@ -210,7 +208,7 @@ mod tests {
     fn what_is_asked_for_is_had_as_far_as_it_is_affordable() {
         let mut governor = Governor::new(0.01, 300.0, 10.0..=1_000.0);
         let run = simulate(&mut governor, 20, |_| 1.0, |_| 5_000.0, 0.0);
-        // 0.15 %: nothing to lower, and nobody asked for more.
+        // A cost of 0.15 % needs no lower rate, and nobody asked for a higher one.
         assert_eq!(run.rate_hz, 300.0);
         governor.ask(5_000.0);
         let run = simulate(&mut governor, 20, |_| 1.0, |_| 5_000.0, 0.0);

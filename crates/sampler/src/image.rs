@@ -1,4 +1,4 @@
-//! Code of ELF files, by file offset, and where its functions begin.
+//! Code of ELF files by file offset, and the beginnings of functions.
 
 use std::fs::File;
 use std::ops::Range;
@@ -16,20 +16,20 @@ use crate::architecture::Decoder;
 use crate::flow::Flow;
 use crate::instruction::{Code, Decode};
 
-/// Code around one or more samples, with its control flow. Not bound to a place in memory.
+/// Code around one or more samples, with its control flow, independent of its place in memory.
 #[derive(Debug)]
 pub(crate) struct Stretch {
-    /// File offset, or address, of the first byte.
+    /// File offset or address of the first byte.
     pub begin: u64,
     pub bytes: Vec<u8>,
     pub flow: Flow,
 }
 
-/// Bytes looked at before the sampled instruction where no function begin is known.
+/// Bytes that are decoded before the sampled instruction if no function's beginning is known.
 pub(crate) const BEFORE_BYTES: u64 = 192;
-/// … and after it.
+/// Bytes that are decoded after the sampled instruction in this case.
 pub(crate) const AFTER_BYTES: u64 = 1024;
-/// Longest stretch from a function's begin to the sample that is decoded as a whole.
+/// Largest distance from a function's beginning to the sample at which the function is decoded as a whole.
 const FUNCTION_BYTES_MAX: u64 = 128 << 10;
 
 impl Stretch {
@@ -46,7 +46,7 @@ impl Stretch {
         Self { begin, bytes, flow }
     }
 
-    /// A stretch whose instructions are found from the one at `at`. `None` where that fails.
+    /// A stretch whose instructions are aligned to the one at `at`; `None` if that fails.
     pub fn around(begin: u64, bytes: Vec<u8>, at: u64, bitness: u32) -> Option<Self> {
         let code = Code {
             address: begin,
@@ -70,18 +70,18 @@ impl Stretch {
 #[derive(Debug)]
 pub(crate) struct Image {
     file: File,
-    /// GNU build-id; empty where there is none.
+    /// GNU build-id; empty if there is none.
     pub build_id: Vec<u8>,
-    /// Executable segments, as file offsets.
+    /// Executable segments as file offsets.
     text: Vec<Range<u64>>,
-    /// Where functions begin, as file offsets, ascending.
+    /// Beginnings of functions as file offsets, ascending.
     functions: Vec<u64>,
     bitness: u32,
     stretches: FxHashMap<u64, Rc<Stretch>>,
 }
 
 impl Image {
-    /// Opens an ELF file; `None` if it is not one, or cannot be read.
+    /// Opens an ELF file; `None` if the file cannot be read or is no ELF file.
     pub fn open(path: &Path) -> Option<Self> {
         let contents = Contents::open(path).ok()?;
         let elf = object::File::parse(&contents).ok()?;
@@ -131,7 +131,7 @@ impl Image {
         })
     }
 
-    /// The code around file offset `at`; `None` where there is none.
+    /// The code around file offset `at`; `None` outside executable segments.
     pub fn stretch(&mut self, at: u64) -> Option<Rc<Stretch>> {
         let text = self.text.iter().find(|text| text.contains(&at))?.clone();
         let next = self.functions.partition_point(|begin| *begin <= at);
@@ -161,7 +161,8 @@ impl Image {
             if stretch.flow.index((at - begin) as usize).is_some() {
                 return Some(stretch);
             }
-            // Data among the code, or a symbol that is no function: the boundaries are elsewhere.
+            // Data lies between the code, or the symbol is no function, so the boundaries must be found from the
+            // sample.
         }
         self.around(at, &text)
     }
@@ -179,8 +180,8 @@ impl Image {
     }
 }
 
-/// Addresses of functions in `.eh_frame_hdr` (Linux Standard Base, "Exception Frames"), which
-/// stripped files have too. Empty for encodings that no linker writes.
+/// Addresses of functions in `.eh_frame_hdr` (Linux Standard Base, "Exception Frames"), which stripped files have,
+/// too. Empty for encodings that no linker writes.
 fn unwind_table(data: &[u8], address: u64) -> Vec<u64> {
     const PCREL_SDATA4: u8 = 0x1b;
     const UDATA4: u8 = 0x03;

@@ -1,4 +1,4 @@
-//! What one instruction does, whatever the architecture.
+//! Effects of single instructions, independent of the architecture.
 
 use nearpage_recording::AccessKind;
 
@@ -11,27 +11,26 @@ pub(crate) struct Code<'a> {
     /// Run-time address of the first byte.
     pub address: u64,
     pub bytes: &'a [u8],
-    /// 64 or 32.
+    /// 64 or 32 bits.
     pub bitness: u32,
 }
 
 impl Code<'_> {
-    /// The run-time address of the byte at `offset`.
+    /// Run-time address of the byte at `offset`.
     pub fn at(&self, offset: usize) -> u64 {
         self.address.wrapping_add(offset as u64)
     }
 }
 
-/// Reads an architecture's instructions: pure functions of code, but for buffers kept between calls.
+/// Decodes an architecture's instructions. Implementations keep buffers, but no state that affects results.
 pub(crate) trait Decode {
     /// The instruction at `offset`.
     fn instruction(&mut self, code: Code<'_>, offset: usize) -> Instruction;
 
-    /// Decodes from `first`, where an instruction is known to begin, to the end.
+    /// Decodes from `first`, where an instruction must begin, to the end.
     fn sweep(code: Code<'_>, first: usize) -> Flow;
 
-    /// Finds an instruction boundary shortly before `at` where none is known; `None` where that
-    /// cannot be told.
+    /// Finds an instruction boundary shortly before `at`, without a known one; `None` if it is ambiguous.
     fn converge(code: Code<'_>, at: usize) -> Option<usize>;
 }
 
@@ -40,59 +39,59 @@ pub(crate) trait Decode {
 pub(crate) struct Instruction {
     /// Run-time address.
     pub address: u64,
-    /// Bytes; at least 1.
+    /// Length in bytes, at least 1.
     pub length: usize,
     pub next: Successor,
     pub effects: Effects,
-    /// What its references are once it is done, in terms of the registers just after it; `None` where
-    /// an address register is overwritten.
+    /// The references in terms of the registers just after the instruction; `None` if it overwrites an address
+    /// register.
     pub afterwards: Option<Vec<Reference>>,
-    /// It as something that can be done again from registers alone.
+    /// The instruction as a step that can be repeated from register values alone, if possible.
     pub step: Option<Step>,
-    /// Interrupts stop it half-way, and stand on it.
+    /// Whether interrupts can stop the instruction half-way; the sample then stands at the instruction.
     pub repeats: bool,
     pub fusion: Fusion,
 }
 
-/// What comes after an instruction.
+/// Instruction that is executed next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Successor {
-    /// The one below.
+    /// The next one in memory.
     Below,
-    /// The one below, or the one at this address.
+    /// The next one in memory, or the one at this address.
     Either(u64),
     /// The one at this address.
     Jump(u64),
-    /// Not told by the code, or after a call.
+    /// Unknown from the code, or after a call.
     Elsewhere,
-    /// Code ends here: there is no valid encoding.
+    /// None, as the encoding is invalid.
     Invalid,
 }
 
-/// Whether the processor makes one operation of two instructions.
+/// Whether the processor fuses the instruction with another into one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Fusion {
     #[default]
     None,
-    /// A comparison, with the conditional jump below.
+    /// A comparison, with the conditional jump after it.
     Comparison,
-    /// A conditional jump, with the comparison above.
+    /// A conditional jump, with the comparison before it.
     Jump,
 }
 
-/// What an instruction does to memory and to general registers.
+/// Effects of an instruction on memory and general registers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Effects {
-    /// Memory it references.
+    /// Known memory references.
     pub references: Vec<Reference>,
-    /// Why memory that it references besides cannot be told.
+    /// Why further memory references are unknown.
     pub undecoded: Option<Undecoded>,
-    /// General registers it writes.
+    /// General registers that are written.
     pub writes: RegisterSet,
 }
 
 impl Effects {
-    /// Does it reference memory?
+    /// Whether the instruction references memory.
     pub fn references_memory(&self) -> bool {
         !self.references.is_empty() || self.undecoded.is_some()
     }

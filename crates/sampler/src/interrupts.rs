@@ -1,14 +1,14 @@
-//! SIGINT, SIGTERM and SIGHUP while recording: they end the recording, not the recorder.
+//! Handles SIGINT, SIGTERM and SIGHUP while recording: they end the recording, not the recorder.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-// Signal handlers have no other state than statics.
+// A signal handler can only use static state.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static TO_FORWARD: AtomicI32 = AtomicI32::new(0);
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Signals are taken as long as this lives; afterwards they do what they did before.
+/// Handles the signals while it lives, and restores their previous actions when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     previous: [libc::sigaction; 3],
@@ -18,15 +18,15 @@ impl Interrupts {
     pub fn take() -> Self {
         COUNT.store(0, Ordering::Relaxed);
         TO_FORWARD.store(0, Ordering::Relaxed);
-        // SAFETY: zero is a valid sigaction; the handler only touches atomics and lives as long as
-        // the program.
+        // SAFETY: zero is a valid sigaction. The handler only touches atomics, and lives as long as the program.
         let previous = SIGNALS.map(|signal| unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO;
             let mut previous: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, &action, &mut previous);
-            // Under nohup(1) a hangup is nobody's; the others are sent by who means it.
+            // Under nohup(1), SIGHUP stays ignored. The other signals are sent on purpose, so they are handled even if
+            // ignored.
             if signal == libc::SIGHUP && previous.sa_sigaction == libc::SIG_IGN {
                 libc::sigaction(signal, &previous, std::ptr::null_mut());
             }
@@ -35,21 +35,21 @@ impl Interrupts {
         Self { previous }
     }
 
-    /// Those of them that were ignored before: a command that is started now is to ignore them too, as a script
-    /// has what runs in its background do. What has a handler would be reset when it is executed.
+    /// The signals that were ignored before. A command started now must ignore them, too, as background commands of
+    /// scripts do. Without this, exec would reset the signals that have a handler here to their default actions.
     pub fn ignored_before(&self) -> impl Iterator<Item = libc::c_int> {
         let all = SIGNALS.iter().zip(&self.previous);
         all.filter(|(_, previous)| previous.sa_sigaction == libc::SIG_IGN)
             .map(|(signal, _)| *signal)
     }
 
-    /// How many came so far.
+    /// Number of signals so far.
     pub fn count(&self) -> u32 {
         COUNT.load(Ordering::Relaxed)
     }
 
-    /// A signal that was sent to this process alone and that the command should get as well. One
-    /// that came from the terminal went to both.
+    /// A signal that was sent to this process alone, to be forwarded to the command. Signals from the terminal reach
+    /// both.
     pub fn to_forward(&self) -> Option<libc::c_int> {
         match TO_FORWARD.swap(0, Ordering::Relaxed) {
             0 => None,
@@ -61,7 +61,7 @@ impl Interrupts {
 impl Drop for Interrupts {
     fn drop(&mut self) {
         for (signal, previous) in SIGNALS.iter().zip(&self.previous) {
-            // SAFETY: restores what `take` found.
+            // SAFETY: restores the action that `take` replaced.
             unsafe { libc::sigaction(*signal, previous, std::ptr::null_mut()) };
         }
     }

@@ -1,4 +1,4 @@
-//! From the code around a sampled instruction to a verdict.
+//! Derives the verdict on a sample from the code around its instruction.
 
 use nearpage_recording::Resolution;
 
@@ -7,29 +7,27 @@ use crate::flow::Flow;
 use crate::instruction::{Code, Decode, Instruction, Reference, Successor};
 use crate::verdict::{Operand, Operation, RegisterSet, Step, Template, Undecoded, Verdict};
 
-/// How far overwritten address registers are followed back, in instructions.
+/// Largest number of instructions over which overwritten address registers are traced back.
 const RECOMPUTE_MAX: usize = 24;
-/// How far execution is followed until it comes back to the same instruction.
+/// Largest number of instructions that are followed to come back to the same instruction in a loop.
 const LOOP_MAX: usize = 48;
-/// Memory instructions of one block that share a sample.
+/// Largest number of memory instructions of one block that share a sample.
 const BLOCK_MAX: usize = 64;
 
-/// Judges samples. Keeps buffers between calls, no state.
+/// Judges samples. Keeps buffers between calls, but no state.
 #[derive(Default)]
 pub(crate) struct Judge<D> {
     decoder: D,
 }
 
-/// A memory instruction that a sample may stand for.
 struct Candidate {
-    /// The instruction's address.
     instruction: u64,
     references: Vec<Reference>,
     steps: Box<[Step]>,
 }
 
 impl<D: Decode> Judge<D> {
-    /// What samples at `code.address + at` mean. `flow` is the control flow of `code`.
+    /// The verdict on samples at `code.address + at`. `flow` is the control flow of `code`.
     pub fn judge(&mut self, code: Code<'_>, flow: &Flow, at: usize, side: SkidSide) -> Verdict {
         let Some(index) = flow.index(at) else {
             return Verdict::Undecoded(Undecoded::Ambiguous);
@@ -73,7 +71,7 @@ impl<D: Decode> Judge<D> {
             }
         }
         if candidates.is_empty() && undecoded == Some(Undecoded::Overwritten) {
-            // The instruction at the sampled place may serve: its registers are as they were.
+            // The instruction at the sampled address may serve instead, as its registers are intact.
             let sampled = self.decoder.instruction(code, at);
             let verdict = self.itself(sampled);
             if matches!(verdict, Verdict::Accesses { .. }) {
@@ -88,7 +86,7 @@ impl<D: Decode> Judge<D> {
         verdict(ip, candidates, undecoded, resolution)
     }
 
-    /// Finds the addresses of the instruction `before`, which has been executed, at `at`.
+    /// Finds the addresses of the instruction `before`, which was executed before the sample at `at`.
     fn recover(
         &mut self,
         code: Code<'_>,
@@ -121,9 +119,8 @@ impl<D: Decode> Judge<D> {
         })
     }
 
-    /// The steps that bring back registers `needed` as they were before the instruction `index`,
-    /// from registers that were not overwritten since: those outside `overwritten`. Either the
-    /// value is computed again, or a copy of it is still there.
+    /// Steps that restore the registers `needed` to their values before the instruction `index`, from registers
+    /// outside `overwritten`. Each step computes a value again, or copies it from a register that still holds it.
     fn recompute(
         &mut self,
         code: Code<'_>,
@@ -133,7 +130,7 @@ impl<D: Decode> Judge<D> {
         mut overwritten: RegisterSet,
     ) -> Option<Vec<Step>> {
         let mut steps = Vec::new();
-        // Registers that stand for their present values, which earlier steps must not change.
+        // Registers whose present values serve as copies, so that earlier steps must not change them.
         let mut copies: RegisterSet = 0;
         for _ in 0..RECOMPUTE_MAX {
             if needed == 0 {
@@ -165,8 +162,8 @@ impl<D: Decode> Judge<D> {
         None
     }
 
-    /// A load that overwrote its own address, in a loop: where the same instruction will go the
-    /// next time, which for a chain of pointers is where the loaded one leads to.
+    /// For a load in a loop that overwrote its own address: steps to the address of the next execution. In a chain of
+    /// pointers, the loaded pointer leads to that address.
     fn next_time(
         &mut self,
         code: Code<'_>,
@@ -198,8 +195,8 @@ impl<D: Decode> Judge<D> {
         None
     }
 
-    /// Emulators look for interrupts between translation blocks: the sample stands for any memory
-    /// instruction of the straight-line run that begins here.
+    /// The verdict under emulators, which check for interrupts between translation blocks only: the sample stands for
+    /// any memory instruction in the straight-line code that begins here.
     fn block(&mut self, code: Code<'_>, at: usize) -> Verdict {
         let ip = code.address.wrapping_add(at as u64);
         let mut path: Vec<Instruction> = Vec::new();
@@ -233,7 +230,7 @@ impl<D: Decode> Judge<D> {
     }
 }
 
-/// The steps that lead from the sampled registers along `path` to the registers `needed` at its end.
+/// Steps from the sampled registers along `path` to the registers `needed` at its end.
 fn foresee(path: &[Instruction], mut needed: RegisterSet) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     for instruction in path.iter().rev() {
@@ -248,7 +245,7 @@ fn foresee(path: &[Instruction], mut needed: RegisterSet) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// If an instruction, this `step`, copied one of `needed`: the step that copies it back.
+/// If `step` copied one of the registers `needed`: the step that copies it back.
 fn copy_of(step: Option<Step>, needed: RegisterSet) -> Option<Step> {
     match step? {
         Step {

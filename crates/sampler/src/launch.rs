@@ -1,4 +1,4 @@
-//! Starts the command so that events can be opened on it before it runs.
+//! Starts the command as a process that waits until events have been opened on it.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -9,23 +9,23 @@ use std::process::ExitStatus;
 
 use crate::error::Error;
 
-/// The command's process: first waiting, then running.
+/// The command's process, which first waits and then runs.
 #[derive(Debug)]
 pub(crate) struct Child {
     pub pid: libc::pid_t,
-    /// Readable once the process has ended; absent before Linux 5.3.
+    /// A pidfd, readable once the process has ended; absent before Linux 5.3.
     pub ended: Option<OwnedFd>,
     command: OsString,
-    /// Closed: the process goes on.
+    /// Pipe that lets the process continue when it is closed.
     barrier: Option<OwnedFd>,
-    /// Where it writes why it could not be executed.
+    /// Pipe into which the process writes why it could not be executed.
     failure: OwnedFd,
     status: Option<ExitStatus>,
 }
 
 impl Child {
-    /// Makes a process that waits before it becomes `command`. Its environment is the caller's
-    /// with `environment` added. It ignores the signals `ignored`, and what the caller ignores.
+    /// Creates a process that waits before it executes `command`. The environment is the caller's with `environment`
+    /// added. The process ignores the signals `ignored` and those that the caller ignores.
     pub fn waiting(
         command: &[OsString],
         environment: &[(OsString, OsString)],
@@ -53,17 +53,17 @@ impl Child {
         let variables = pointers(&variables);
         let (wait, barrier) = pipe().map_err(launch)?;
         let (failure, report) = pipe().map_err(launch)?;
-        // SAFETY: between fork and exec the child calls nothing that allocates or locks.
+        // SAFETY: between fork and exec, the child calls nothing that allocates or locks.
         let pid = match unsafe { libc::fork() } {
             -1 => return Err(launch(io::Error::last_os_error())),
             0 => {
-                // SAFETY: in the child; its copies of the descriptors are open, the vectors end
-                // with null and their strings live on.
+                // SAFETY: this is the child. Its copies of the descriptors are open, and the vectors end with null and
+                // point to live strings.
                 unsafe { become_command(&wait, &barrier, &report, &arguments, &variables, ignored) }
             }
             pid => pid,
         };
-        // SAFETY: no pointers; the descriptor it returns is ours.
+        // SAFETY: the call takes no pointers, and the returned descriptor is ours.
         let ended = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int;
             (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
@@ -78,11 +78,11 @@ impl Child {
         })
     }
 
-    /// Lets the process become the command; returns once it has, or says why it cannot.
+    /// Lets the process execute the command. Returns after the exec, or the error if it failed.
     pub fn go(&mut self) -> Result<(), Error> {
         self.barrier = None;
         let mut errno = [0u8; 4];
-        // SAFETY: reads at most the buffer's length. The end comes when exec closes the other end.
+        // SAFETY: reads at most the buffer's length. The read ends when exec closes the other end.
         let read =
             retry(|| unsafe { libc::read(self.failure.as_raw_fd(), errno.as_mut_ptr().cast(), 4) });
         if read != 4 {
@@ -97,15 +97,14 @@ impl Child {
         })
     }
 
-    /// How the process ended, if it has.
+    /// Status of the process if it has ended.
     pub fn status(&mut self) -> io::Result<Option<ExitStatus>> {
         self.wait(libc::WNOHANG)
     }
 
-    /// Sends a signal, unless the process has ended.
     pub fn signal(&mut self, signal: libc::c_int) {
         if self.status.is_none() {
-            // SAFETY: no pointers; the process has not been waited for, so the number is its.
+            // SAFETY: the call takes no pointers. The process has not been waited for, so the id is still its own.
             unsafe { libc::kill(self.pid, signal) };
         }
     }
@@ -128,7 +127,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // A process that still waits must not start when its barrier closes.
+        // A process that still waits must not start when the barrier closes.
         if self.barrier.is_some() {
             self.signal(libc::SIGKILL);
             let _ = self.wait(0);
@@ -137,7 +136,7 @@ impl Drop for Child {
 }
 
 /// # Safety
-/// Only in a freshly forked child. `arguments` and `variables` point to strings and end with null.
+/// Only for a freshly forked child. `arguments` and `variables` point to strings and end with null.
 unsafe fn become_command(
     wait: &OwnedFd,
     barrier: &OwnedFd,
@@ -146,7 +145,7 @@ unsafe fn become_command(
     variables: &[*const libc::c_char],
     ignored: &[libc::c_int],
 ) -> ! {
-    // SAFETY: as the caller promises; every call here is safe between fork and exec.
+    // SAFETY: the caller keeps the conditions above, and every call here is safe between fork and exec.
     unsafe {
         libc::close(barrier.as_raw_fd());
         let mut byte = 0u8;
@@ -215,7 +214,7 @@ fn retry(mut call: impl FnMut() -> isize) -> isize {
     }
 }
 
-/// How a process ended, as a shell shows it: its status, or 128 and the number of the signal that ended it.
+/// A process's status as a shell shows it: the exit status, or 128 plus the number of the signal that ended it.
 pub fn shell_status(status: ExitStatus) -> u8 {
     let of_signal = || status.signal().map(|signal| 128 + signal);
     let shown = status.code().or_else(of_signal).unwrap_or(1);

@@ -1,62 +1,64 @@
-//! Any sampling rate from a few clock events: which of them are on, for how long, and how much a sample then stands for.
+//! Makes any sampling rate from a few clock events: which of them are on, for how long, and how much a sample then
+//! stands for.
 //!
-//! Threads inherit a perf event with its period, and PERF_EVENT_IOC_PERIOD does not reach the inherited copies. Switching
-//! events on and off does. So a few events with different rates are open. A rate between two sums of their rates is made
-//! by alternating between the two sets. Below the lowest rate, the slowest event is on for part of the time. Two events
-//! make up the rate of long runs, so one of them samples all of the time once a short run has spent most of its budget.
+//! Threads inherit a perf event with its period, and PERF_EVENT_IOC_PERIOD does not reach the inherited copies.
+//! Switching events on and off does. So a few events with different rates are open. A rate between two sums of their
+//! rates is made by alternating between the two sets. Below the lowest rate, the slowest event is on for part of the
+//! time. Two events make up the rate of long runs, so one of them samples all of the time once a short run has spent
+//! most of its budget.
 //!
-//! A running sum of the shares, with a random start, picks the set of each interval. Each interval has the upper set with its
-//! share as probability, whatever the shares before, so sums of weights are right on average.
+//! A running sum of the shares, with a random start, picks the set of each interval. Each interval uses the upper set
+//! with its share as probability, independent of earlier shares, so sums of weights are right on average.
 
-/// Rate of the fastest event, in samples a second. A prime, as the steady rates are.
+/// Rate of the fastest event, in samples per second. It is a prime, like the steady rates.
 const FAST_HZ: f64 = 4_001.0;
-/// The slowest event's part of the steady rate. The other part is the golden ratio and 4 times as large,
-/// to which no fraction is near: the two hardly ever sample at once.
+/// The slowest event's part of the steady rate. The other event's rate is 4 + the golden ratio times as high. No
+/// simple fraction is close to this number, so the two events hardly ever sample at once.
 const SLOWEST_PART: f64 = 0.151_102_365_260_105;
-/// With more CPUs than these, every event is expensive: each thread inherits one for each CPU.
+/// Largest number of CPUs for a second steady event. Each thread inherits every event once per CPU, so events are
+/// expensive on larger machines.
 const CPUS_OF_THREE: usize = 64;
-/// Sampling never pauses for longer than this share allows: an interval that stands for many is a rough
-/// guess of them.
+/// Smallest share of the time for which sampling is on. With less, one interval would be a rough estimate of too many.
 const SHARE_MIN: f64 = 0.25;
-/// With a larger share than this, sampling does not pause.
+/// Share of the time from which sampling does not pause.
 const ALWAYS: f64 = 0.97;
 
-/// Rates of the events to open, the slowest first, for `steady_hz` in long runs, where the kernel allows
-/// `max_hz` samples a second and CPU.
+/// Rates of the events to open, the slowest first, for `steady_hz` in long runs. The kernel allows `max_hz` samples
+/// per second and CPU.
 pub(crate) fn event_rates_hz(steady_hz: f64, cpus: usize, max_hz: f64) -> Vec<f64> {
     let mut rates = match cpus > CPUS_OF_THREE {
         true => vec![steady_hz],
         false => vec![SLOWEST_PART * steady_hz, (1.0 - SLOWEST_PART) * steady_hz],
     };
-    // The kernel counts by tick, and lets no more come than its limit has in one.
+    // The kernel throttles by tick, as soon as samples exceed the limit's part of a tick.
     if FAST_HZ <= max_hz / 2.0 {
         rates.push(FAST_HZ);
     }
     rates
 }
 
-/// What is switched on.
+/// Events to switch on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Setting {
-    /// A bit for each event.
+    /// Bit set of the events that are on.
     pub events: u32,
-    /// Samples a second while it lasts.
+    /// Samples per second with this setting.
     pub rate_hz: f64,
-    /// Samples at the full rate that one stands for.
+    /// Number of samples at the full rate that one sample stands for.
     pub weight: f32,
 }
 
-/// The events, by their sums.
+/// The sets of events, with the sums of their rates.
 #[derive(Clone, Debug)]
 pub(crate) struct Levels {
-    /// By rate.
+    /// Sets of events with the sums of their rates, in order of rate.
     sums: Vec<(u32, f64)>,
-    /// Below 1: what has come up of the upper level.
+    /// Fractional part of the running sum of shares.
     turn: f64,
 }
 
 impl Levels {
-    /// Of events with these rates, the slowest first, which is on whenever another is.
+    /// Levels of events with these rates, the slowest first. The slowest event is on in every set.
     pub fn new(rates_hz: &[f64], seed: u64) -> Self {
         let sum = |events: u32| {
             let on = |(number, _): &(usize, &f64)| events >> number & 1 == 1;
@@ -66,7 +68,7 @@ impl Levels {
         let subsets = (0..1u32 << rates_hz.len()).filter(|events| events & 1 == 1);
         let mut sums: Vec<(u32, f64)> = subsets.map(|events| (events, sum(events))).collect();
         sums.sort_by(|left, right| left.1.total_cmp(&right.1));
-        // The upper bits of Knuth's MMIX generator.
+        // Uses the upper bits of Knuth's MMIX generator.
         let random = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) >> 11;
         Self {
             sums,
@@ -74,12 +76,12 @@ impl Levels {
         }
     }
 
-    /// With all events on.
+    /// Rate with all events on.
     pub fn full_hz(&self) -> f64 {
         self.sums.last().expect("at least one").1
     }
 
-    /// The level nearest to a rate.
+    /// The set with the nearest rate.
     pub fn nearest(&self, rate_hz: f64) -> Setting {
         let off = |sum: &&(u32, f64)| (sum.1 - rate_hz).abs();
         let nearest = self
@@ -97,7 +99,7 @@ impl Levels {
         }
     }
 
-    /// What to switch on for the next interval.
+    /// The setting for the next interval.
     pub fn choose(&mut self, rate_hz: f64) -> Setting {
         let above = self.sums.partition_point(|sum| sum.1 <= rate_hz);
         let Some(upper) = self.sums.get(above).copied() else {
@@ -155,7 +157,7 @@ mod tests {
         let three = event_rates_hz(251.0, 2, 100_000.0);
         assert_eq!((three.len(), three[2]), (3, 4_001.0));
         assert!(((three[0] + three[1]) / 251.0 - 1.0).abs() < 1e-9);
-        // No small multiple of one period is near to one of the other.
+        // No small multiple of one period is close to a multiple of the other.
         for times in 1..8 {
             let ratio = three[1] / three[0] * f64::from(times);
             assert!((ratio - ratio.round()).abs() > 0.05, "{ratio}");
@@ -176,18 +178,18 @@ mod tests {
     }
 
     proptest! {
-        /// Samples of a thread that is on a CPU for parts of the time, through every change of the rate.
+        /// Samples of a thread that is on a CPU for parts of the time, with many changes of the rate.
         #[test]
         fn weights_sum_to_the_time(
             seed: u64,
             steps in prop::collection::vec((0.0f64..6_000.0, 0.01f64..0.2, 0.0f64..1.0), 200..400),
         ) {
             let mut levels = Levels::new(&RATES_HZ, seed);
-            // Each event goes on where it stopped.
+            // Each event continues where it stopped.
             let mut passed = RATES_HZ.map(|_| 0.5);
             let (mut weights, mut seconds) = (0.0, 0.0);
             for (rate_hz, interval, busy) in steps {
-                // Rates below the least are rounded up to it.
+                // Rates below the smallest are rounded up.
                 let setting = levels.choose(rate_hz.max(30.0));
                 let time = interval * busy;
                 seconds += time;

@@ -1,5 +1,5 @@
-//! What it takes to follow a thread's samples, kept from one sample to the next: a small cache before
-//! the tables of threads, processes and weights. Whatever changes one of those clears it.
+//! A small cache of facts about the sampled threads, in front of the tables of threads, processes and weights. Changes
+//! of these tables clear the cache.
 
 use nearpage_recording::ThreadIndex;
 
@@ -8,22 +8,21 @@ use nearpage_recording::ThreadIndex;
 pub(crate) struct Sampled {
     pub pid: u32,
     pub tid: u32,
-    /// `None`: its samples do not count.
+    /// `None` if the thread's samples do not count.
     pub thread: Option<ThreadIndex>,
-    /// Position of its process's address space.
+    /// Position of the process's address space.
     pub space: u32,
-    /// How many times its samples count.
+    /// Weight of the thread's samples.
     pub weight: f32,
 }
 
-/// Threads that run at the same time have numbers close to each other, so that these many have a
-/// place each.
+/// Number of places in the cache. Threads that run at the same time have close ids, so that each has its own place.
 const PLACES: usize = 512;
 
-/// By the thread's number.
+/// Cache of threads by thread id.
 #[derive(Debug)]
 pub(crate) struct Lookaside {
-    /// With the generation that each is of.
+    /// Entries with their generation.
     places: Vec<(u64, Sampled)>,
     generation: u64,
 }

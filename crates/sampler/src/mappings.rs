@@ -1,13 +1,11 @@
-//! What is mapped in a process that was running already, kept up to date from two sides: the
-//! kernel's records say at once what is mapped, and `/proc/PID/maps`, read now and then, what is no
-//! longer, what moved, and what was given a name.
+//! Mappings of a process that was already running. The kernel's records report new mappings at once. `/proc/PID/maps`,
+//! read from time to time, shows mappings that were removed, moved or named.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::processes::Mapping;
 
-/// What changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Mapped(Mapping),
@@ -19,8 +17,8 @@ pub(crate) enum Change {
 pub(crate) struct Mappings(BTreeMap<u64, Mapping>);
 
 impl Mappings {
-    /// Something was mapped. The kernel joins mappings that lie side by side and reports them whole:
-    /// what was there already keeps its age, and only the rest is new.
+    /// Enters a new mapping. The kernel merges adjacent mappings and reports them as a whole: parts that existed keep
+    /// their age, and only the others are new.
     pub fn map(&mut self, new: &Mapping, mut changed: impl FnMut(Change)) {
         let mut at = new.begin;
         for old in self.overlapping(new.begin..new.end) {
@@ -38,7 +36,7 @@ impl Mappings {
         }
     }
 
-    /// All that is mapped now, by address.
+    /// Replaces the state by the list of all mappings, in order of address.
     pub fn now(&mut self, all: &[Mapping], mut changed: impl FnMut(Change)) {
         let mut gap_begin = 0;
         let gaps = all.iter().map(|mapping| mapping.begin).chain([u64::MAX]);
@@ -101,7 +99,7 @@ fn part(mapping: &Mapping, range: Range<u64>) -> Mapping {
     }
 }
 
-/// Are they parts of one mapping, as far as they overlap?
+/// Whether the mappings are parts of one mapping where they overlap.
 fn same(old: &Mapping, new: &Mapping) -> bool {
     let origin = |mapping: &Mapping| mapping.file_offset.wrapping_sub(mapping.begin);
     old.protection == new.protection
@@ -140,7 +138,7 @@ mod tests {
         let grown = mapping(0x1000, 0x5000, 3, "[heap]");
         let rest = mapping(0x3000, 0x5000, 3, "[heap]");
         assert_eq!(mapped(&mut mappings, &grown), [Change::Mapped(rest)]);
-        // A file in the middle of it, then all of it again.
+        // Maps a file in the middle of the heap, then the whole heap again.
         let file = mapping(0x2000, 0x4000, 5, "/lib/x.so");
         assert_eq!(mapped(&mut mappings, &file), [Change::Mapped(file)]);
         let middle = mapping(0x2000, 0x4000, 3, "[heap]");
@@ -212,7 +210,7 @@ mod tests {
             for record in &records {
                 mappings.map(record, &mut replay);
             }
-            // What the kernel lists does not overlap.
+            // The kernel's list has no overlapping mappings.
             let mut all: Vec<Mapping> = Vec::new();
             let mut sorted = listed;
             sorted.sort_by_key(|mapping| mapping.begin);

@@ -1,5 +1,5 @@
-//! Notices that a program marks where its stable part begins: the preload library counts such marks in
-//! its log ([`nearpage_wire::allocation_log`]).
+//! Notices when a program marks the beginning of its stable part. The preload library counts these marks in its log
+//! ([`nearpage_wire::allocation_log`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,9 +10,9 @@ use std::time::SystemTime;
 
 use nearpage_wire::allocation_log::MARKS_OFFSET;
 
-/// Between two looks.
+/// Time between two looks.
 const LOOK_NS: u64 = 50_000_000;
-/// Processes that are looked at: a program that starts more marks nothing that is one part of all.
+/// Largest number of watched processes. A program with more processes marks no common stable part.
 const PROCESSES_MAX: usize = 64;
 
 /// Marks of the processes that log into a folder.
@@ -34,7 +34,7 @@ impl Marks {
         }
     }
 
-    /// Has any process marked the beginning since the last look? Looks now and then.
+    /// Whether a process has marked a beginning since the last look. Reads the logs at intervals of [`LOOK_NS`].
     pub fn new_ones(&mut self, now_ns: u64) -> bool {
         if now_ns < self.next_look_ns {
             return false;
@@ -102,7 +102,7 @@ mod tests {
         assert!(look() && !look());
         write("alloc-8-2-0.log", 2);
         assert!(look() && !look());
-        // Shorter than a header.
+        // A log that is shorter than its header.
         fs::write(folder.path().join("alloc-9-2-0.log"), [1]).unwrap();
         assert!(!look());
     }

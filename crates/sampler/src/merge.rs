@@ -1,28 +1,26 @@
-//! Records of several rings in one order of time.
+//! Merges the records of several rings in order of time.
 //!
-//! Each CPU has its own ring, so a thread's creation may be read after its first sample. All
-//! records younger than the beginning of the previous round are held back: by the time all rings
-//! have been looked at once more, nothing older can still come to them.
+//! Each CPU has its own ring, so a thread's creation may be read after its first sample. Records younger than the
+//! beginning of the previous round are held back: once all rings have been read again, no older record can appear.
 //!
-//! Records are read where the kernel wrote them, and stay there while they are held back: no record
-//! is copied but one that goes over a ring's end. What is made up here (of hardware's packets, of
-//! timer signals) has memory of its own.
+//! Records are read where the kernel wrote them and stay there while they are held back. Only records that wrap around
+//! a ring's end are copied. Records made here, from hardware packets or timer signals, have their own memory.
 
 use nearpage_perf_abi::{Malformed, header};
 
 use crate::record;
 
-/// What a ring holds, in two parts where it goes over the end: whole records, oldest first (but for
-/// those that were written in the middle of writing another).
+/// Unread records of a ring, in two parts if they wrap around the end. The records are whole and ordered by age,
+/// except for records that were written during the writing of another.
 #[derive(Debug)]
 pub(crate) struct UnreadRecords<'a> {
-    /// What has not been passed on of the part that is read, and the part after it.
+    /// The unread remainder of the current part, and the part after it.
     rest: &'a [u8],
     after: &'a [u8],
-    /// The next record's length, and the record itself where it goes over the end.
+    /// Length of the next record, and a copy of the record if it wraps around the end.
     next: usize,
     across: Option<Vec<u8>>,
-    /// Bytes that were passed on.
+    /// Number of bytes that were passed on.
     pub passed: usize,
 }
 
@@ -37,18 +35,18 @@ impl<'a> UnreadRecords<'a> {
         }
     }
 
-    /// Appends all of it to `out`; how many bytes.
+    /// Appends all unread bytes to `out` and returns their number.
     pub fn append_to(&self, out: &mut Vec<u8>) -> usize {
         out.extend_from_slice(self.rest);
         out.extend_from_slice(self.after);
         self.rest.len() + self.after.len()
     }
 
-    /// Looks for the next record: when it was made, [`NEVER`] where there is none. What is no record
-    /// is skipped and counted.
+    /// Finds the next record and returns its time, [`NEVER`] if there is none. Bytes that are no record are skipped
+    /// and counted.
     #[inline]
     fn find(&mut self, malformed: &mut u64) -> u64 {
-        // Nearly always a whole sample.
+        // Fast path: nearly all records are whole samples.
         match record::sample_head(self.rest) {
             Some((length, time_ns)) => {
                 fetch_ahead(self.rest);
@@ -80,8 +78,8 @@ impl<'a> UnreadRecords<'a> {
         }
     }
 
-    /// A record that begins in one part and ends in the other, or in the other alone; where that is
-    /// none either, all that is left is the next to be passed.
+    /// Finds a record that wraps from one part into the other, or lies in the other alone. If that is no valid record
+    /// either, all remaining bytes are skipped together.
     #[cold]
     fn find_across(&mut self) -> Result<u64, Malformed> {
         if self.rest.is_empty() {
@@ -113,7 +111,7 @@ impl<'a> UnreadRecords<'a> {
         }
     }
 
-    /// It was passed on.
+    /// Marks the found record as passed on.
     #[inline]
     fn pass(&mut self) {
         self.passed += self.next;
@@ -132,15 +130,15 @@ impl<'a> UnreadRecords<'a> {
     }
 }
 
-/// Has the sample after the next few brought into the caches: along what is read in order a processor
-/// goes by itself, but not into the next page.
+/// Prefetches the sample after the next few. The processor prefetches sequential reads by itself, but not into the
+/// next page.
 #[inline]
 fn fetch_ahead(rest: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if let Some(lines) = rest.get(1024..).and_then(|rest| rest.first_chunk::<192>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         for line in lines.as_chunks::<64>().0 {
-            // SAFETY: a hint, without effect but on caches, about an address that is valid.
+            // SAFETY: a prefetch of a valid address affects only caches.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
         }
     }
@@ -148,18 +146,18 @@ fn fetch_ahead(rest: &[u8]) {
     let _ = rest;
 }
 
-/// The time of what does not come.
+/// Time of a record that does not exist.
 const NEVER: u64 = u64::MAX;
 
-/// The earliest of several times: a tree whose nodes are the earlier of the two below.
+/// Finds the earliest of several times: a tree in which each node holds the earlier of its two children.
 #[derive(Debug, Default)]
 struct Earliest {
-    /// The root at 1, leaves in the second half; a time and whose it is.
+    /// Nodes with time and source: the root at index 1, the leaves in the second half.
     tree: Vec<(u64, u32)>,
 }
 
 impl Earliest {
-    /// Of so many, none of which has a time.
+    /// Clears the tree for `count` sources, none of which has a time.
     fn reset(&mut self, count: usize) {
         self.tree.clear();
         let leaves = count.next_power_of_two();
@@ -173,7 +171,7 @@ impl Earliest {
         while node > 1 {
             self.tree[node] = earliest;
             let sibling = self.tree[node ^ 1];
-            // Of equal times that on the left is the earlier.
+            // Of equal times, the left one wins.
             let is_right = node as u64 & 1;
             if sibling.0 < earliest.0.saturating_add(is_right) {
                 earliest = sibling;
@@ -189,28 +187,28 @@ impl Earliest {
     }
 }
 
-/// Records in order of time, and those of our own making that have not been passed on.
+/// Records in order of time, and records made here that have not been passed on.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     bytes: Vec<u8>,
     /// Time, offset and length of each record in `bytes`.
     records: Vec<(u64, u32, u16)>,
-    /// Records of these that were passed on.
+    /// Number of entries of `records` that were passed on.
     passed: usize,
     is_sorted: bool,
     spare: Vec<u8>,
     indexed: usize,
-    /// Of the next records: of each ring, and of `records`.
+    /// The times of the next record of each ring, and of `records`.
     earliest: Earliest,
     latest_ns: u64,
-    /// Stretches of bytes that were no records.
+    /// Number of byte stretches that were no records.
     pub malformed: u64,
-    /// Records that came after younger ones had been passed on.
+    /// Number of records that came after younger ones had been passed on.
     pub late: u64,
 }
 
 impl Window {
-    /// Adds what `drain` appends: whole records of one source.
+    /// Adds the records that `drain` appends: whole records of one source.
     pub fn add(&mut self, drain: impl FnOnce(&mut Vec<u8>)) {
         drain(&mut self.bytes);
         self.is_sorted = false;
@@ -231,7 +229,7 @@ impl Window {
         }
     }
 
-    /// Shows all records that have been added and not been passed on, in no order.
+    /// Calls `each` for all added records that have not been passed on, in no order.
     pub fn each(&self, mut each: impl FnMut(&[u8])) {
         for (_, offset, length) in &self.records[self.passed..] {
             each(&self.bytes[*offset as usize..][..usize::from(*length)]);
@@ -246,7 +244,7 @@ impl Window {
         mut each: impl FnMut(&[u8]),
     ) {
         if !self.is_sorted {
-            // What each source gave is in order already, which a stable sort makes use of.
+            // A stable sort is fast here, as each source's records are in order.
             self.records[self.passed..].sort();
             self.is_sorted = true;
         }
@@ -291,7 +289,7 @@ impl Window {
     }
 
     fn forget_passed(&mut self) {
-        // Where nothing is left, bytes may be: of records that say no time.
+        // Without records, bytes of records without a time may be left, which are removed below.
         if self.passed == 0 && !self.records.is_empty() {
             return;
         }
@@ -316,7 +314,7 @@ mod tests {
     use super::*;
     use crate::record::tests::{record, sideband};
 
-    /// A record that is the longer the more `words` there are.
+    /// A record whose length grows with `words`.
     fn exit(time_ns: u64, words: usize) -> Vec<u8> {
         let name = &vec![b'x'; 8 * words + 7];
         let (pid, tid, exec) = (1, 1, false);
@@ -333,7 +331,8 @@ mod tests {
         record::time_ns(bytes).unwrap()
     }
 
-    /// A ring of the kernel's: a power of two, written from `tail` on, all multiples of 8.
+    /// A ring as the kernel writes it: a power of two in size, written from `tail` on, with positions in multiples of
+    /// 8.
     struct Ring {
         bytes: Vec<u8>,
         head: usize,
@@ -430,7 +429,7 @@ mod tests {
             window.take(u64::MAX, &mut unread, |_| ());
             prop_assert!(window.bytes.is_empty());
             for (ring, parts) in unread.iter().zip(&rings) {
-                // A record at the end of time is never passed on.
+                // A record with the time [`NEVER`] is never passed on.
                 let length = parts[0].len() + parts[1].len();
                 prop_assert!(ring.passed <= length);
             }

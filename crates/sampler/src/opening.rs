@@ -1,4 +1,4 @@
-//! Opens events, with what the first ones taught.
+//! Opens perf events CPU by CPU, and adapts to the kernel's limits.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,24 +19,22 @@ use crate::ring::Ring;
 use crate::sampler::{Options, now_ns};
 use crate::target::Target;
 
-/// Opens events for one CPU after another.
 pub(crate) struct Opening {
-    /// Those of the PMU; none: the clock.
+    /// Events of the PMU; none for the clock source.
     memory: Vec<MemoryEvent>,
     clock: Attributes,
     tracking: Attributes,
     ring_bytes: usize,
     page_bytes: usize,
     pub period_ns: u64,
-    /// Where the rate changes within a budget: the period that was given, and those of further clock
-    /// events.
+    /// If the rate changes within a budget: the requested period, and the periods of further clock events.
     given_ns: Option<u64>,
     faster_ns: Vec<u64>,
-    /// Events that are on from the start, a bit for each.
+    /// Bit set of the events that are on from the start.
     pub on: u32,
-    /// Sampling starts later.
+    /// Whether sampling starts later.
     pub deferred: bool,
-    /// Events start with the command; otherwise as soon as they are there.
+    /// Whether events start with the command's exec, instead of at once.
     at_exec: bool,
     pub identifiers: Identifiers,
     pub notes: Vec<String>,
@@ -57,7 +55,7 @@ impl Opening {
                 .events(rate_hz, &options.sys_root, &options.proc_root);
             memory = events.map_err(Error::NoSource)?;
             if options.pmu.period.is_some() {
-                // How many will come is not known.
+                // The number of samples per second is unknown.
                 ring_bytes = RING_BYTES_MAX;
             }
         }
@@ -70,7 +68,7 @@ impl Opening {
             clock.flags |= flag::ENABLE_ON_EXEC;
         }
         clock.wakeup_watermark = (ring_bytes / 4) as u32;
-        // Mappings and threads are followed from the beginning, whenever the clock starts.
+        // Mappings and threads are tracked from the beginning, even if the clock starts later.
         let mut tracking = software_attributes(event::PAGE_FAULTS);
         tracking.sample_period = options.fault_period;
         tracking.sample_type = FAULT_SAMPLE;
@@ -107,7 +105,7 @@ impl Opening {
         })
     }
 
-    /// Files that observing one task takes on all `cpus`.
+    /// Number of open files for observing one task on all `cpus`.
     pub fn files(&self, cpus: &[CpuId]) -> usize {
         let faster = self.faster_ns.len();
         let sampling = |cpu: &CpuId| match self.memory.is_empty() {
@@ -120,10 +118,10 @@ impl Opening {
         cpus.iter().map(|cpu| 1 + sampling(cpu)).sum()
     }
 
-    /// Opens clock events of these rates, the slowest first, of which those of `on` are on at first.
+    /// Opens clock events with these rates, the slowest first. The events in `on` are switched on at first.
     pub fn change_rates(&mut self, rates_hz: &[f64], on: u32) {
         let full_hz = rates_hz.iter().sum::<f64>();
-        // Half a second of samples: while they come fast, they are read many times in that.
+        // Room for half a second of samples, as rings are read many times in this period while samples come fast.
         let ring_bytes = ring_bytes(full_hz / 4.0, self.page_bytes);
         self.ring_bytes = self.ring_bytes.max(ring_bytes);
         self.clock.wakeup_watermark = (self.ring_bytes / 4) as u32;
@@ -135,7 +133,7 @@ impl Opening {
         self.on = on;
     }
 
-    /// Opens one of the given rate instead. Says whether it was to be several.
+    /// Opens one event at the requested rate instead. Returns whether several had been planned.
     pub fn keep_rate(&mut self) -> bool {
         let Some(given_ns) = self.given_ns.take() else {
             return false;
@@ -146,37 +144,37 @@ impl Opening {
         true
     }
 
-    /// May the rate change by switching between events?
+    /// Whether the rate can be changed by switching between events.
     pub fn changes_rates(&self) -> bool {
         self.given_ns.is_some()
     }
 
-    /// Children are not followed by their parents' events.
+    /// Stops children from inheriting events.
     pub fn without_children(&mut self) {
         self.clock.flags &= !flag::INHERIT;
         self.tracking.flags &= !flag::INHERIT;
     }
 
-    /// Makes room for what a whole machine does: programs that begin map their libraries.
+    /// Makes room for records of a whole machine, where programs that start map their libraries.
     pub fn for_the_machine(&mut self) {
         self.ring_bytes = self.ring_bytes.max(MACHINE_RING_BYTES);
         self.clock.wakeup_watermark = (self.ring_bytes / 8) as u32;
         self.tracking.wakeup_watermark = self.clock.wakeup_watermark;
     }
 
-    /// May everything on `cpu` be observed? The error is the kernel's.
+    /// Whether all threads on `cpu` may be observed. The error is the kernel's.
     pub fn machine_wide(&self, cpu: CpuId) -> io::Result<()> {
         self.try_scope(Scope::MachineOn(cpu))
     }
 
-    /// May an event be opened there?
+    /// Whether an event may be opened in this scope.
     pub fn try_scope(&self, scope: Scope) -> io::Result<()> {
         let mut clock = self.clock;
         clock.flags |= flag::EXCLUDE_KERNEL;
         PerfEvent::open(&clock, scope).map(drop)
     }
 
-    /// Opens the events of `task` in `scope`, on the CPU of one of `rings`, or of a new ring.
+    /// Opens the events of `task` in `scope`, with the CPU's ring from `rings` or a new ring.
     pub fn open(
         &mut self,
         rings: &mut Vec<CpuRing>,
@@ -184,7 +182,7 @@ impl Opening {
         scope: Scope,
         task: u32,
     ) -> Result<(), Error> {
-        // The tracking comes first: who is born meanwhile is known.
+        // The tracking event comes first, so that threads created meanwhile are known.
         let tracking = self.open_tracking(scope)?;
         let mut position = rings.iter().position(|ring| ring.cpu == cpu);
         if let Some(position) = position {
@@ -197,7 +195,7 @@ impl Opening {
         let (sampling, packets) = self.open_sampling(scope, cpu)?;
         let id = tracking.id();
         let id = id.map_err(|error| refused(error, &self.proc_root))?;
-        // To write an event to a ring a second time takes milliseconds.
+        // Redirecting an event to a ring a second time takes milliseconds.
         let mut to_write: Vec<&PerfEvent> = sampling.iter().map(Sampling::event).collect();
         if position.is_none() {
             to_write.push(&tracking);
@@ -249,7 +247,7 @@ impl Opening {
             .map_err(|error| refused(error, &self.proc_root))
     }
 
-    /// The sampling events of a CPU, and the one whose samples come as packets, with its period.
+    /// Opens the sampling events of a CPU. Also returns the event whose samples come as packets, with its period.
     fn open_sampling(
         &mut self,
         scope: Scope,
@@ -282,7 +280,7 @@ impl Opening {
         Ok((sampling, packets))
     }
 
-    /// The clock event, and faster ones beside it.
+    /// Opens the clock event, and faster ones beside it.
     fn open_clocks(&mut self, scope: Scope) -> Result<Vec<Sampling>, Error> {
         let as_all = self.clock;
         let faster = self.faster_ns.clone();
@@ -336,7 +334,7 @@ impl Opening {
         }
     }
 
-    /// Maps room for packets, less where the kernel won't lock as much.
+    /// Maps room for packets, or less if the kernel refuses to lock as much.
     fn map_aux(&self, ring: &mut Ring, event: &PerfEvent) -> Result<(), Error> {
         let mut bytes = AUX_BYTES.max(2 * self.page_bytes);
         loop {
@@ -352,7 +350,7 @@ impl Opening {
         }
     }
 
-    /// Maps the ring, a smaller one where the kernel won't lock as much.
+    /// Maps the ring, or a smaller one if the kernel refuses to lock as much.
     fn map(&mut self, event: &PerfEvent) -> Result<Ring, Error> {
         loop {
             match Ring::map(event, self.page_bytes, self.ring_bytes) {
@@ -370,14 +368,14 @@ impl Opening {
     }
 }
 
-/// Room for 16,384 packets of Arm's SPE, a second's and more.
+/// Room for 16,384 packets of Arm's SPE: more than a second's.
 const AUX_BYTES: usize = 1 << 20;
 
 const RING_BYTES_MAX: usize = 8 << 20;
 
 const MACHINE_RING_BYTES: usize = 4 << 20;
 
-/// Room for two seconds of samples, between 512 KiB (what the kernel locks for anybody) and 8 MiB.
+/// Room for two seconds of samples, between 512 KiB (which the kernel locks for any user) and 8 MiB.
 fn ring_bytes(rate_hz: f64, page_bytes: usize) -> usize {
     const SAMPLE_BYTES: f64 = 200.0;
     let wanted = (rate_hz * SAMPLE_BYTES * 2.0) as usize;

@@ -1,8 +1,8 @@
-//! The governor's inputs and the execution of its decisions: measures the cost of samples while recording, and changes the
-//! rate.
+//! Measures the cost of samples while recording, as input of the governor, and changes the rate as the governor
+//! decides.
 //!
 //! Timers of the signal source take a new period with their next sample. Perf events keep the period that each thread
-//! inherited, so sampling pauses for random times instead, and a sample then stands for the pause as well.
+//! inherited, so sampling pauses for random times instead, and a sample then stands for the pause, too.
 
 use std::time::Duration;
 
@@ -13,49 +13,48 @@ use crate::governor::{Governor, Interval};
 use crate::random::Random;
 use crate::sample_cost::{TIME_MAX_AGAIN, gap_ns};
 
-/// The cost of a sample is measured again after so long, which takes 40 ms at most.
+/// Time after which the cost of a sample is measured again. A measurement takes 40 ms at most.
 const MEASURE_EVERY_NS: u64 = 20_000_000_000;
-/// …and so many samples: where nothing runs, measuring would be all that is done.
+/// Number of samples required as well: for an idle program, measuring would be the only activity.
 const MEASURE_EVERY_SAMPLES: u64 = 100;
 /// Weight of a new measurement.
 const NEWEST: f64 = 0.2;
-/// The recorder's time is spread over about so long.
+/// Time over which the recorder's cost is spread.
 const SPREAD_NS: f64 = 10e9;
-/// A turn of sampling and pausing, on average.
+/// Mean length of a turn of sampling and pausing.
 const TURN_NS: u64 = 100_000_000;
-/// With a larger share than this, sampling does not pause.
+/// Share of the time from which sampling does not pause.
 const ALWAYS: f64 = 0.97;
-/// Changes of the rate that are kept; a recording that has more keeps every second one.
+/// Largest number of stored changes of the rate; beyond, every second one is dropped.
 const CHANGES_MAX: usize = 1024;
 
-/// A rate, and since when.
+/// A change of the rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateChange {
-    /// CLOCK_MONOTONIC.
+    /// Time of the change, CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Samples a second of a thread's time.
+    /// New rate, in samples per second of a thread's time.
     pub rate_hz: f64,
 }
 
-/// The governor of a recording.
 #[derive(Debug)]
 pub(crate) struct Overhead {
     governor: Governor,
     source: Source,
-    /// What a sample costs the program.
+    /// Cost of a sample inside the program.
     inside_ns: f64,
-    /// Samples a second while there are any: perf events keep the rate that they were opened with.
+    /// Rate while sampling is on: perf events keep the rate with which they were opened.
     opened_hz: f64,
-    /// When that was measured; `None`: before the rate was known, and it is another.
+    /// Time of the measurement of `inside_ns`; `None` if the calibration measured at another rate.
     measured_at_ns: Option<u64>,
-    /// Samples until then.
+    /// Number of samples at this time.
     measured_at_samples: u64,
     round_ns: u64,
-    /// The recorder's CPU time up to the last round, and what of it went into samples.
+    /// CPU time of the recorder up to the last round, and the part spent on samples.
     recorder_ns: u64,
     spent_ns: f64,
-    /// The recorder's time that is not told yet: it looks at every place in the program once, most
-    /// of them early, and a rate that followed that would drop for nothing.
+    /// CPU time of the recorder that is not accounted for yet. The recorder decodes every sampled place in the program
+    /// once, mostly early; a rate that followed this cost at once would drop needlessly.
     owed_ns: f64,
     program_ns: f64,
     samples: u64,
@@ -65,7 +64,7 @@ pub(crate) struct Overhead {
 impl Overhead {
     pub fn new(governor: Governor, source: Source, calibration: &Calibration, now_ns: u64) -> Self {
         let opened_hz = governor.rate_hz();
-        // Ticks come at a rate of their own.
+        // Kernel ticks serve the timers of the signal source, at a rate of their own.
         let known = source == Source::Signal || gap_ns(opened_hz) == gap_ns(CALIBRATED_HZ);
         Self {
             changes: vec![RateChange {
@@ -91,28 +90,28 @@ impl Overhead {
         self.governor.ask(rate_hz);
     }
 
-    /// What a sample costs: [inside the program](crate::sample_cost), and of the recorder's CPU time;
-    /// `None` as long as too few came.
+    /// Cost of a sample: [inside the program](crate::sample_cost), and in CPU time of the recorder; `None` while there
+    /// are too few samples.
     pub fn sample_ns(&self) -> Option<f64> {
         self.governor.sample_ns()?;
         Some(self.inside_ns + self.spent_ns / self.samples as f64)
     }
 
-    /// Takes in the program's time and samples so far. Some: the rate is now this.
+    /// Enters the program's time and samples so far. Returns the new rate if it changes.
     pub fn round(&mut self, now_ns: u64, program_ns: f64, samples: u64) -> Option<f64> {
         let rate_hz = self.take(now_ns, own_time_ns(), program_ns, samples);
         if let Some(weight) = self.measurement_due(now_ns) {
             if let Some(newest_ns) = measure_cost_ns(self.source, self.opened_hz, TIME_MAX_AGAIN) {
                 self.inside_ns += weight * (newest_ns - self.inside_ns);
             }
-            // No part of what samples cost.
+            // Measuring is not part of the cost of samples.
             self.recorder_ns = own_time_ns();
         }
         rate_hz
     }
 
-    /// Is the cost of a sample to be measured again? If so, now; and what that counts beside what was
-    /// measured before.
+    /// Whether to measure the cost of a sample again now, and the weight of the result relative to earlier
+    /// measurements.
     fn measurement_due(&mut self, now_ns: u64) -> Option<f64> {
         let passed = |at_ns| now_ns.saturating_sub(at_ns) >= MEASURE_EVERY_NS;
         let due = self.measured_at_ns.is_none_or(passed)
@@ -125,7 +124,7 @@ impl Overhead {
         Some(before.map_or(1.0, |_| NEWEST))
     }
 
-    /// The same, without a clock: `recorder_ns` is the recorder's CPU time so far.
+    /// [`round`](Self::round) without a clock: `recorder_ns` is the recorder's CPU time so far.
     fn take(
         &mut self,
         now_ns: u64,
@@ -134,8 +133,8 @@ impl Overhead {
         samples: u64,
     ) -> Option<f64> {
         let new = samples.saturating_sub(self.samples);
-        // To look in vain costs the same whatever the rate: with a program that hardly runs, all
-        // of that on the few samples there are would look as if they were dear.
+        // Rounds without samples cost the same at any rate. If they counted, the few samples of a program that hardly
+        // runs would look expensive.
         if new > 0 {
             let spent_ns = recorder_ns.saturating_sub(self.recorder_ns) as f64;
             self.owed_ns += spent_ns;
@@ -161,7 +160,7 @@ impl Overhead {
     }
 }
 
-/// Adds a change of the rate; where there are too many, every second one goes.
+/// Adds a change of the rate. If there are too many, every second one is dropped.
 pub(crate) fn keep_change(changes: &mut Vec<RateChange>, change: RateChange) {
     changes.push(change);
     if changes.len() > CHANGES_MAX {
@@ -173,10 +172,9 @@ pub(crate) fn keep_change(changes: &mut Vec<RateChange>, change: RateChange) {
     }
 }
 
-/// Where it could not be measured: the dearest that a virtual machine was seen to take.
+/// Cost of a sample if it could not be measured: the highest cost seen in a virtual machine.
 pub(crate) const UNMEASURED_COST_NS: f64 = 36_000.0;
 
-/// CPU time of this process.
 pub(crate) fn own_time_ns() -> u64 {
     // SAFETY: zero is a valid timespec, which the call fills in.
     let time = unsafe {
@@ -187,7 +185,7 @@ pub(crate) fn own_time_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sampling a share of the time.
+/// Switches sampling on for a share of the time.
 #[derive(Clone, Debug)]
 pub(crate) struct DutyCycle {
     share: f64,
@@ -197,7 +195,7 @@ pub(crate) struct DutyCycle {
 }
 
 impl DutyCycle {
-    /// All of the time.
+    /// Sampling all of the time.
     pub fn new(seed: u64) -> Self {
         Self {
             share: 1.0,
@@ -207,18 +205,18 @@ impl DutyCycle {
         }
     }
 
-    /// Samples this share of the time from now on.
+    /// Sets the share of the time.
     pub fn set_share(&mut self, share: f64, now_ns: u64) {
         self.share = if share > ALWAYS { 1.0 } else { share.max(0.01) };
         self.next_ns = self.next_ns.min(now_ns);
     }
 
-    /// How many of its periods a sample stands for.
+    /// Number of periods that a sample stands for.
     pub fn periods_each(&self) -> f32 {
         (1.0 / self.share) as f32
     }
 
-    /// Is it sampled now? Some where that changes.
+    /// The new state of sampling, if it changes now.
     pub fn switch(&mut self, now_ns: u64) -> Option<bool> {
         if now_ns < self.next_ns {
             return None;
@@ -242,12 +240,12 @@ impl DutyCycle {
         self.on
     }
 
-    /// Until something has to be switched.
+    /// Time until the next switch.
     pub fn patience(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.next_ns.saturating_sub(now_ns))
     }
 
-    /// Half of the mean to one and a half: not in step with the program.
+    /// From half to one and a half times the mean, to avoid lockstep with the program.
     fn turn_ns(&mut self) -> u64 {
         TURN_NS / 2 + self.random.next() % TURN_NS
     }
@@ -291,7 +289,7 @@ mod tests {
         assert_eq!(turns.periods_each(), 1.0);
     }
 
-    /// A daemon that watches a program which sleeps took 0.2 % of a CPU to measure what nobody paid.
+    /// A daemon that watched a sleeping program once took 0.2 % of a CPU for measurements of a cost that nobody paid.
     #[test]
     fn the_cost_is_measured_again_where_there_were_samples() {
         let governor = Governor::new(0.01, CALIBRATED_HZ, 1.0..=1e6);
@@ -305,7 +303,7 @@ mod tests {
         assert_eq!(overhead.measurement_due(2 * MEASURE_EVERY_NS), Some(NEWEST));
     }
 
-    /// Samples that are closer together cost less.
+    /// Samples that are close together cost less.
     #[test]
     fn the_cost_is_measured_soon_at_a_rate_it_was_not_measured_at() {
         let due = |rate_hz, source| {
@@ -320,7 +318,7 @@ mod tests {
         };
         assert_eq!(due(10_000.0, Source::Clock), Some(1.0));
         assert_eq!(due(97.0, Source::Clock), None);
-        // Its ticks are as far apart as ever.
+        // The ticks of the signal source have a fixed distance.
         assert_eq!(due(10_000.0, Source::Signal), None);
     }
 
@@ -335,7 +333,7 @@ mod tests {
         overhead.ask(f64::INFINITY);
         let (mut program_ns, mut samples) = (0.0, 0);
         for round in 2..4_000 {
-            // A program that is sampled ten times too often and too seldom, in turn.
+            // The program gets ten times too many and too few samples, alternately.
             program_ns += if round % 2 == 0 { 1e7 } else { 1e9 };
             samples += 200;
             overhead.take(round, 0, program_ns, samples);
@@ -353,8 +351,8 @@ mod tests {
         assert_eq!(overhead.sample_ns(), Some(5_000.0));
     }
 
-    /// A program that gets `share` of a CPU, sampled at `rate_hz` of its time, by a recorder that
-    /// looks every 200 ms, for which it needs 50 µs, and 3 µs for each sample.
+    /// A program that gets `share` of a CPU, sampled at `rate_hz` of its time. The recorder reads every 200 ms, and
+    /// needs 50 µs per round and 3 µs per sample.
     fn recorded(share: f64, rate_hz: f64) -> Overhead {
         let governor = Governor::new(0.01, rate_hz, 10.0..=rate_hz);
         let calibration = Calibration {
@@ -381,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_cost_is_inside_and_in_the_recorder() {
-        // 80 samples a round.
+        // 80 samples per round.
         let cost_ns = recorded(1.0, 400.0).sample_ns().unwrap();
         assert!((cost_ns / 23_625.0 - 1.0).abs() < 0.01, "{cost_ns}");
     }
@@ -391,7 +389,7 @@ mod tests {
         for share in [1.0, 0.2, 0.05, 0.01] {
             let overhead = recorded(share, 97.0);
             assert_eq!(overhead.governor.rate_hz(), 97.0, "{share}");
-            // A sample to a round, whose time is all its.
+            // One sample per round bears the round's whole cost.
             assert!(overhead.sample_ns().unwrap() < 75_000.0);
         }
     }

@@ -1,5 +1,5 @@
-//! Keeps a recording within its [budget](crate::budget): accounts for what sampling has taken, and says
-//! what is to be switched on until when.
+//! Keeps a recording within its [budget](crate::budget): accounts for the cost of sampling, and chooses the events to
+//! switch on and for how long.
 
 use std::time::Duration;
 
@@ -13,45 +13,44 @@ use crate::random::Random;
 use crate::sample_cost::GAPS_NS;
 use crate::sampler::MAX_RATE_HZ;
 
-/// Between two choices: while samples come faster than in the long run, slower, and at that rate. While
-/// slower, by how long the phase has lasted, as more threads are to be noticed in a part of that.
+/// Time between two choices while the rate is above, below or at the steady rate. Below, the time is a part of the
+/// phase's length, as more busy threads must be noticed within a part of it.
 const FAST_NS: f64 = 25e6;
 const SLOW_NS: f64 = 500e6;
 const SLOW_PART: f64 = 0.07;
 const STEADY_NS: f64 = 200e6;
-/// The first is of the time that threads have CPUs for. While others have them, it takes longer, at most so
-/// many times: each round costs the recorder a tenth of a millisecond.
+/// Largest factor by which times are stretched while other programs take the CPUs from the program's threads: each
+/// round costs the recorder a tenth of a millisecond.
 const STRETCH_MAX: f64 = 4.0;
-/// While samples come fast on more CPUs than these, as many threads may begin to run at once.
+/// Number of CPUs above which `FAST_MANY_NS` replaces `FAST_NS`, as many threads may start to run at once there.
 const FEW_CPUS: usize = 16;
 const FAST_MANY_NS: f64 = 5e6;
-/// A switch reaches every copy of an event, each by an interrupt. A setting stays this many times as
-/// long as the switch to it took.
+/// Least time that a setting stays, as a multiple of the duration of the switch: a switch interrupts the CPU of each
+/// copy of an event.
 const SWITCH_SHARE: u64 = 100;
-/// What the recorder needs for a sample, beside its rounds.
+/// CPU time that the recorder needs per sample, besides its rounds.
 const RECORDER_SAMPLE_NS: f64 = 1_000.0;
-/// Samples that make the newest estimate of how many CPUs are busy the only one.
+/// Number of samples from which the newest estimate of busy CPUs replaces earlier ones.
 const SAMPLES_TELLING: f64 = 32.0;
-/// The signal source goes no lower, as its timers take a new period with their next sample.
+/// Lowest rate of the signal source, whose timers take a new period only with their next sample.
 const SIGNAL_MIN_HZ: f64 = 10.0;
-/// A rate that is as near to the steady rate is that.
+/// Relative distance within which a rate is set to the steady rate.
 const STEADY_WITHIN: f64 = 0.1;
-/// Changes of the rate by less are not kept.
+/// Smallest relative change of the rate that is stored.
 const CHANGE_MIN: f64 = 0.2;
 
-/// What was read of the samples so far.
+/// Totals of the samples that were read so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SampleTotals {
-    /// Samples, of the kernel too, and the time that they stand for.
+    /// Number of samples, including kernel samples, and the time that they stand for.
     pub samples: u64,
     pub taken_ns: f64,
-    /// Those until then.
+    /// Time up to which the totals count.
     pub until_ns: u64,
-    /// Busy threads, where enough samples came to tell.
+    /// Number of busy threads, if there were enough samples.
     pub threads: Option<f64>,
 }
 
-/// The pace of a recording.
 #[derive(Debug)]
 pub(crate) struct Pace {
     budget: Budget,
@@ -59,18 +58,17 @@ pub(crate) struct Pace {
     source: Source,
     steady_hz: f64,
     cpus: usize,
-    /// What a sample costs the program where samples are close together, and where they are apart.
+    /// Cost of a sample inside the program, for close and for distant samples.
     close_ns: f64,
     apart_ns: f64,
     seen: SampleTotals,
     running: f64,
     threads: f64,
     last_busy: f64,
-    /// What samples cost inside the program, and switches.
+    /// Cost of samples and switches inside the program.
     inside_ns: f64,
-    /// Rounds so far.
     rounds: f64,
-    /// The recorder's CPU time when the command began.
+    /// CPU time of the recorder at the beginning of the command.
     recorder_begin_ns: u64,
     wanted_hz: f64,
     setting: Setting,
@@ -80,8 +78,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Events with these rates, the slowest first, and the rate of long runs. With the signal source, that
-    /// rate alone.
+    /// A pace with events of these rates, the slowest first, and the rate of long runs. The signal source uses only
+    /// the latter.
     pub fn new(
         steady_hz: f64,
         rates_hz: &[f64],
@@ -92,7 +90,7 @@ impl Pace {
     ) -> Self {
         let levels = Levels::new(rates_hz, now_ns);
         let most_hz = match source {
-            // It is served by ticks.
+            // Kernel ticks limit the rate of timers.
             Source::Signal => steady_hz.max(1_000.0),
             _ => levels.full_hz(),
         };
@@ -125,7 +123,7 @@ impl Pace {
         pace
     }
 
-    /// The rate whose samples weigh 1.
+    /// Rate at which samples have weight 1.
     pub fn full_hz(&self) -> f64 {
         match self.source {
             Source::Signal => self.changes[0].rate_hz,
@@ -137,20 +135,20 @@ impl Pace {
         self.setting
     }
 
-    /// The command begins now: what was done before is no part of sampling.
+    /// Notes that the command begins now: earlier CPU time does not count as sampling.
     pub fn begin(&mut self, now_ns: u64) {
         self.recorder_begin_ns = own_time_ns();
         self.seen.until_ns = now_ns;
         self.next_ns = now_ns + FAST_NS as u64;
     }
 
-    /// The program marks where its stable part begins.
+    /// Notes that the program marks the beginning of its stable part.
     pub fn mark(&mut self) {
         self.budget.mark();
         self.next_ns = 0;
     }
 
-    /// What sampling has taken so far: of the program's processor time and the recorder's.
+    /// Cost of sampling so far: processor time of the program and of the recorder.
     pub fn spent_ns(&self) -> f64 {
         self.inside_ns + self.recorder_ns()
     }
@@ -159,12 +157,12 @@ impl Pace {
         own_time_ns().saturating_sub(self.recorder_begin_ns) as f64
     }
 
-    /// What a sample cost, the recorder's part included; `None` where there were none.
+    /// Mean cost of a sample, including the recorder's part; `None` without samples.
     pub fn sample_ns(&self) -> Option<f64> {
         (self.seen.samples > 0).then(|| self.spent_ns() / self.seen.samples as f64)
     }
 
-    /// Takes in what was read.
+    /// Enters the samples that were read.
     pub fn take_in(&mut self, seen: SampleTotals) {
         let new = seen.samples.saturating_sub(self.seen.samples) as f64;
         let passed_ns = seen.until_ns.saturating_sub(self.seen.until_ns) as f64;
@@ -175,7 +173,7 @@ impl Pace {
             self.running += (newest - self.running) * (new / SAMPLES_TELLING).min(1.0);
         }
         if let Some(busy) = seen.threads {
-            // One program after the other looks like two in the round in which they change.
+            // In the round in which one program follows another, both look busy.
             self.threads = busy.min(self.last_busy);
             self.last_busy = busy;
         }
@@ -185,19 +183,19 @@ impl Pace {
         };
     }
 
-    /// Some: this is to be switched on now.
+    /// The setting to switch to, if a choice is due.
     pub fn due(&mut self, now_ns: u64) -> Option<Setting> {
         (now_ns >= self.next_ns).then(|| self.choose(now_ns))
     }
 
-    /// Switching took so long.
+    /// Enters the duration of a switch.
     pub fn switched(&mut self, now_ns: u64, took_ns: u64) {
-        // The recorder's part is in its time; the program's is as much again.
+        // The recorder's part is in its CPU time; the program loses as much again.
         self.inside_ns += took_ns as f64;
         self.next_ns = self.next_ns.max(now_ns + SWITCH_SHARE * took_ns);
     }
 
-    /// Until something has to be chosen.
+    /// Time until the next choice.
     pub fn patience(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.next_ns.saturating_sub(now_ns))
     }
@@ -231,7 +229,7 @@ impl Pace {
             threads: self.threads,
             ahead_ns,
         });
-        // Near to the steady rate, to switch between levels is worth less than it costs.
+        // Near the steady rate, switching between levels costs more than it gains.
         let is_steady = (rate_hz / self.steady_hz - 1.0).abs() < STEADY_WITHIN;
         let rate_hz = if is_steady { self.steady_hz } else { rate_hz };
         self.wanted_hz = rate_hz;
@@ -258,7 +256,7 @@ impl Pace {
         self.setting
     }
 
-    /// What a sample costs the program at this rate: less where samples are close together.
+    /// Cost of a sample inside the program at this rate: lower for close samples.
     fn inside_at(&self, rate_hz: f64) -> f64 {
         if self.source == Source::Signal {
             return self.apart_ns;
@@ -269,7 +267,7 @@ impl Pace {
         self.close_ns + part * (self.apart_ns - self.close_ns)
     }
 
-    /// Half to one and a half: not in step with the program.
+    /// A factor from 0.5 to 1.5, to avoid lockstep with the program.
     fn jitter(&mut self) -> f64 {
         0.5 + (self.random.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -289,7 +287,7 @@ mod tests {
         }
     }
 
-    /// Two threads for so many seconds and a round; what the pace believes, and how much of the time the
+    /// Simulates two threads for some seconds and a round. Returns the pace, and the share of the time that the
     /// samples' weights stand for.
     fn recorded(seconds: f64) -> (Pace, f64) {
         let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
@@ -302,7 +300,7 @@ mod tests {
             let samples = f64::floor(rest);
             rest -= samples;
             now_ns += step_ns;
-            // What is read was written until the round before.
+            // Samples are read one round after they were written.
             pace.take_in(written);
             written.samples += samples as u64;
             written.taken_ns += samples * f64::from(setting.weight) * 1e9 / pace.full_hz();

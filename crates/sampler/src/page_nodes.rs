@@ -1,4 +1,4 @@
-//! On which node pages are, asked from the kernel.
+//! Asks the kernel on which node pages are.
 
 use std::io;
 use std::path::Path;
@@ -8,10 +8,10 @@ use nearpage_machine::NodeId;
 use nearpage_recording::{Access, ThreadIndex};
 use rustc_hash::FxHashMap;
 
-/// Pages asked for at once. Later accesses of a round beyond it stay without a node.
+/// Largest number of pages per query. Later accesses of a round have no node.
 const PAGES_MAX: usize = 8192;
 
-/// Fills in `page_node` as far as the kernel tells. `pid` says which process a thread is of.
+/// Fills in `page_node` as far as the kernel knows the node. `pid` returns the process of a thread.
 pub(crate) fn look_up(
     accesses: &mut [Access],
     pid: impl Fn(ThreadIndex) -> u32,
@@ -40,7 +40,7 @@ pub(crate) fn look_up(
     }
 }
 
-/// Nodes of pages of a process; none where a page is not there, or may not be asked for.
+/// Nodes of a process's pages; none for pages that do not exist or may not be queried.
 fn nodes_of(pid: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
     let mut status = vec![-1i32; pages.len()];
     if page_nodes(pid, pages, &mut status).is_err() {
@@ -52,30 +52,30 @@ fn nodes_of(pid: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
         .collect()
 }
 
-/// `move_pages(2)` without target nodes: where pages of a process are; each a node or the negative of
-/// an `errno`.
+/// `move_pages(2)` without target nodes: queries the node of each page of a process. Each status is a node, or the
+/// negative of an `errno`.
 ///
 /// # Errors
-/// Of the call: no such process, or not allowed to ask.
+/// The error of the call: no such process, or no permission.
 pub fn page_nodes(pid: u32, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
     call_move_pages(pid, pages, None, status)
 }
 
-/// `move_pages(2)`: moves pages of a process that it alone has mapped, each to its node; one status a page, a node or the
+/// `move_pages(2)`: moves pages that the process alone has mapped, each to its node. Each status is a node, or the
 /// negative of an `errno`.
 ///
 /// # Errors
-/// What the call as a whole was refused for.
+/// The error of the call as a whole.
 pub fn move_pages(pid: u32, pages: &[u64], nodes: &[NodeId], status: &mut [i32]) -> io::Result<()> {
     let nodes: Vec<libc::c_int> = nodes.iter().map(|node| node.0.into()).collect();
     call_move_pages(pid, pages, Some(&nodes), status)
 }
 
-/// Makes a system call that reaches a process's memory through the thread that it is given: the main thread and, where the
-/// kernel does not take that one since it has ended, another that lives.
+/// Makes a system call that reaches a process's memory through a thread: the main thread, or another live thread if
+/// the main thread has ended.
 ///
 /// # Errors
-/// Of the call.
+/// The error of the call.
 pub(crate) fn with_memory<T>(
     pid: u32,
     mut call: impl FnMut(u32) -> io::Result<T>,
@@ -102,8 +102,8 @@ fn call_move_pages(
     assert!(nodes.is_none_or(|nodes| nodes.len() == pages.len()));
     with_memory(pid, |thread| {
         // SAFETY: the arrays have as many elements as the count says and outlive the call, which writes to `status`
-        // alone. Without target nodes it moves nothing; what else moves is another process's memory, whose contents stay
-        // what they are.
+        // alone. Without target nodes, no page moves. With target nodes, pages of another process move, with unchanged
+        // contents.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
@@ -115,7 +115,7 @@ fn call_move_pages(
                 nodes.map_or(0, |_| MPOL_MF_MOVE),
             )
         };
-        // Above 0: so many pages were not moved, as their status says.
+        // A positive result is the number of pages that were not moved, as their status says.
         match result < 0 {
             true => Err(io::Error::last_os_error()),
             false => Ok(()),

@@ -1,5 +1,4 @@
-//! The system call `perf_event_open(2)`, the sampler's attributes for it, and the controls on an open
-//! event.
+//! The system call `perf_event_open(2)`, the sampler's attributes, and the controls of open events.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,13 +6,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use nearpage_machine::CpuId;
 use nearpage_perf_abi::{Attributes, event, flag, ioctl, open, read_format};
 
-/// An event is read with the time that it was wanted and the time that it was counting
+/// Reading an event also returns the time for which it was enabled, and the time for which it counted
 /// ([`Attributes::read_format`]).
 pub(crate) const READ_TIMES: u64 =
     read_format::TOTAL_TIME_ENABLED | read_format::TOTAL_TIME_RUNNING;
 
-/// Attributes of the software event `config` ([`event`]), stamped with CLOCK_MONOTONIC, in user and
-/// kernel mode.
+/// Attributes of the software event `config` ([`event`]), stamped with CLOCK_MONOTONIC, in user and kernel mode.
 pub(crate) fn software_attributes(config: u64) -> Attributes {
     Attributes {
         flags: flag::DISABLED | flag::EXCLUDE_HV | flag::USE_CLOCKID,
@@ -22,8 +20,8 @@ pub(crate) fn software_attributes(config: u64) -> Attributes {
     }
 }
 
-/// Attributes of an event of the PMU with number `kind`, stamped with CLOCK_MONOTONIC, in user
-/// mode alone. `config` is `config`, `config1`, `config2`.
+/// Attributes of an event of the PMU with number `kind`, stamped with CLOCK_MONOTONIC, in user mode only. The array is
+/// `config`, `config1`, `config2`.
 pub(crate) fn device_attributes(kind: u32, [config, config1, config2]: [u64; 3]) -> Attributes {
     Attributes {
         config1,
@@ -35,16 +33,16 @@ pub(crate) fn device_attributes(kind: u32, [config, config1, config2]: [u64; 3])
     }
 }
 
-/// Whose time an event counts.
+/// Tasks and CPUs that an event covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope {
-    /// A process (0: the caller's thread) and what it starts, while on one CPU.
+    /// A process (0: the calling thread) and its children, while on one CPU.
     ProcessOn(libc::pid_t, CpuId),
-    /// The calling thread, wherever it runs.
+    /// The calling thread on any CPU.
     ThisThread,
-    /// Whatever runs on a CPU.
+    /// All tasks on a CPU.
     MachineOn(CpuId),
-    /// What runs on a CPU and is in the control group whose folder is open as this file.
+    /// All tasks on a CPU in the control group whose folder has this file descriptor.
     CgroupOn(libc::c_int, CpuId),
 }
 
@@ -53,12 +51,12 @@ pub(crate) enum Scope {
 pub(crate) struct PerfEvent(OwnedFd);
 
 impl PerfEvent {
-    /// Opens an event; the error is the kernel's.
+    /// Opens an event. The error is the kernel's.
     pub fn open(attributes: &Attributes, scope: Scope) -> io::Result<Self> {
         Self::open_led(attributes, scope, None)
     }
 
-    /// Opens an event, in the group of `leader` where there is one.
+    /// Opens an event, in the group of `leader` if there is one.
     pub fn open_led(
         attributes: &Attributes,
         scope: Scope,
@@ -71,8 +69,8 @@ impl PerfEvent {
             Scope::MachineOn(cpu) => (-1, on(cpu), 0),
             Scope::CgroupOn(folder, cpu) => (folder, on(cpu), open::PID_CGROUP),
         };
-        // SAFETY: the attributes are a valid `perf_event_attr` whose size field says how long it
-        // is; the kernel only reads them.
+        // SAFETY: the attributes are a valid `perf_event_attr` with its length in the size field; the kernel only
+        // reads them.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -86,11 +84,11 @@ impl PerfEvent {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has just returned this descriptor, nobody else owns it.
+        // SAFETY: the call has just returned this descriptor, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }))
     }
 
-    /// Lets the event and its copies in other threads count.
+    /// Starts the event and its copies in other threads.
     pub fn enable(&self) -> io::Result<()> {
         self.control(ioctl::ENABLE, 0)
     }
@@ -105,18 +103,17 @@ impl PerfEvent {
         self.control(ioctl::SET_OUTPUT, other.raw() as u64)
     }
 
-    /// The number that this event's records carry, and those of its copies in other threads.
+    /// The identifier in the records of this event and of its copies in other threads.
     pub fn id(&self) -> io::Result<u64> {
         let mut id = 0u64;
         self.control(ioctl::ID, std::ptr::from_mut(&mut id) as u64)?;
         Ok(id)
     }
 
-    /// Nanoseconds that the event and its copies were counting; for events opened with
-    /// [`READ_TIMES`].
+    /// Nanoseconds for which the event and its copies counted, for events opened with [`READ_TIMES`].
     pub fn running_ns(&self) -> io::Result<u64> {
         let mut values = [0u64; 3];
-        // SAFETY: the buffer is as long as said, and any bytes are integers.
+        // SAFETY: the buffer has the given length, and any bytes are valid integers.
         let read =
             unsafe { libc::read(self.raw(), values.as_mut_ptr().cast(), size_of_val(&values)) };
         match read {
@@ -126,7 +123,7 @@ impl PerfEvent {
         }
     }
 
-    /// Another file of the same event: the event lives as long as either.
+    /// Another descriptor of the same event, which lives until both are closed.
     pub fn again(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
@@ -136,8 +133,7 @@ impl PerfEvent {
     }
 
     fn control(&self, request: u64, argument: u64) -> io::Result<()> {
-        // SAFETY: every request above takes an integer, or (ID) a pointer to a u64 that lives
-        // through the call.
+        // SAFETY: every request takes an integer, or (ID) a pointer to a u64 that outlives the call.
         match unsafe { libc::ioctl(self.raw(), request as _, argument) } {
             0.. => Ok(()),
             _ => Err(io::Error::last_os_error()),

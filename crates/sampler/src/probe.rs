@@ -1,4 +1,4 @@
-//! What this machine allows the sampler, for `nearpage doctor`.
+//! Finds out what this machine allows the sampler, for `nearpage doctor`.
 
 use std::path::Path;
 
@@ -11,18 +11,18 @@ use crate::ring::Ring;
 use crate::sampler::{Options, choose_source};
 use crate::source::RequestedSource;
 
-/// One thing that is there or not.
+/// One feature that is available or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is, in a few words.
+    /// Name of the feature, in a few words.
     pub subject: &'static str,
-    /// Is it there?
+    /// Whether the feature is available.
     pub available: bool,
     /// What was found.
     pub found: String,
-    /// Why it is missing; empty where it is not.
+    /// Why the feature is missing; empty if it is available.
     pub cause: String,
-    /// What to do about it; empty where nothing can be or need be done.
+    /// Remedy; empty if there is none, or if none is needed.
     pub remedy: String,
 }
 
@@ -48,7 +48,7 @@ impl Finding {
     }
 }
 
-/// Tries each thing the sampler uses. `preload`: [`Options::preload`]; `proc_root` is `/proc` but in
+/// Tests each feature that the sampler uses. `preload` is [`Options::preload`]; `proc_root` is `/proc`, except in
 /// tests.
 pub fn probe(preload: &Result<(), NoPreload>, proc_root: &Path) -> Vec<Finding> {
     let source = |subject, requested| source(subject, requested, preload, proc_root);
@@ -94,7 +94,7 @@ pub fn probe(preload: &Result<(), NoPreload>, proc_root: &Path) -> Vec<Finding> 
     findings
 }
 
-/// What `record` would take.
+/// The source that `record` would choose.
 fn source(
     subject: &'static str,
     requested: RequestedSource,
@@ -115,14 +115,14 @@ fn source(
     }
 }
 
-/// What is said of a source, without its name.
+/// The reason without the name of the source.
 fn without_source(words: &str) -> &str {
     let named = words.strip_prefix("source ");
     let parts = named.and_then(|words| words.split_once(": "));
     parts.map_or(words, |(_, why)| why)
 }
 
-/// Level 2 allows samples, but for those in the kernel.
+/// Level 2 of kernel.perf_event_paranoid allows samples, except in the kernel.
 fn in_the_kernel(refusal: Refusal, paranoid: Option<i32>) -> Finding {
     let refused = Finding::refused("samples in the kernel", refusal);
     match paranoid {
@@ -184,7 +184,7 @@ fn ring(event: &PerfEvent) -> Finding {
 mod tests {
     use super::*;
 
-    /// A filter was blamed for what level 2 does.
+    /// A security filter was once blamed for the effect of level 2.
     #[test]
     fn the_kernel_is_not_sampled_at_level_2_by_its_own_rule() {
         let refusal = || Refusal {

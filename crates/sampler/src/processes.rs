@@ -1,4 +1,4 @@
-//! Running processes, as `/proc` shows them (`proc(5)`).
+//! Running processes in `/proc` (`proc(5)`).
 
 use std::fs;
 use std::io;
@@ -9,33 +9,33 @@ use nearpage_files::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// `/proc`, or what stands for it in tests.
+/// `/proc`, or a substitute in tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Processes {
     root: PathBuf,
 }
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// `comm`.
     pub name: String,
     pub state: char,
     pub parent: u32,
-    /// A thread of the kernel.
+    /// Whether the process is a kernel thread.
     pub kernel: bool,
-    /// When it began, in clock ticks since the system started.
+    /// Start time in clock ticks since boot.
     pub started: u64,
 }
 
 impl Stat {
-    /// Has the thread ended, but for being waited for? Of a process, the main thread: others may run on.
+    /// Whether the thread has ended and only waits to be reaped. A process's state is its main thread's: other threads
+    /// may still run.
     pub fn ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
-    /// `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, and field 22 is when it began; the name
-    /// may contain anything.
+    /// Parses `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, with the start time in field 22. The name may
+    /// contain any character.
     pub fn parse(text: &str) -> Option<Self> {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let (begin, end) = (text.find('(')?, text.rfind(')')?);
@@ -54,8 +54,8 @@ impl Stat {
     }
 }
 
-/// When a process began, in clock ticks since the system started: a number that is used again is
-/// another process's. `None`: there is no such process.
+/// Start time of a process in clock ticks since boot, which differs between processes that use the same id. `None` if
+/// there is no such process.
 pub fn process_started(pid: u32) -> Option<u64> {
     let stat = Processes::new(Path::new("/proc")).stat(pid).ok()?;
     Some(stat.started)
@@ -69,24 +69,24 @@ pub(crate) struct Mapping {
     pub file_offset: u64,
     /// `PROT_…` bits.
     pub protection: u32,
-    /// As the kernel's records have it: a path, `[heap]`, `[anon:NAME]`…; `//anon` where the line
-    /// has none. Not UTF-8: as [`nearpage_files::path_to_text`] has it.
+    /// The path as in the kernel's records: a file, `[heap]`, `[anon:NAME]`…; `//anon` for lines without a path. Paths
+    /// that are not UTF-8 are encoded by [`nearpage_files::path_to_text`].
     pub path: String,
 }
 
 impl Mapping {
-    /// Is it (a part of) a file?
+    /// Whether the mapping is of a file.
     pub fn of_file(&self) -> bool {
         self.path.starts_with('/') && !self.path.starts_with("//")
     }
 
-    /// What is mapped according to `text`, `/proc/PID/maps`; lines that make no sense are left out.
+    /// Mappings in `text`, the contents of `/proc/PID/maps`; invalid lines are skipped.
     pub fn all(text: &[u8]) -> impl Iterator<Item = Self> + '_ {
         let lines = text.split(|byte| *byte == b'\n');
         lines.filter_map(MapsLine::parse).filter_map(Self::of_line)
     }
 
-    /// `None`: there is nothing between its addresses.
+    /// `None` if the range is empty.
     fn of_line(line: MapsLine) -> Option<Self> {
         let bits = [
             (b'r', libc::PROT_READ),
@@ -120,26 +120,26 @@ impl Processes {
         self.root.join(pid.to_string()).join(name)
     }
 
-    /// State of a process; an error where there is none.
+    /// State of a process; an error if it does not exist.
     pub fn stat(&self, pid: u32) -> io::Result<Stat> {
         let text = fs::read(self.path(pid, "stat"))?;
         let stat = Stat::parse(&String::from_utf8_lossy(&text));
         stat.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// Is there such a process, and has it not ended? It lives while any of its threads does.
+    /// Whether the process exists and has a live thread.
     pub fn lives(&self, pid: u32) -> bool {
         self.stat(pid).is_ok_and(|stat| self.is_running(pid, &stat))
     }
 
-    /// `stat` is the main thread's.
+    /// Whether any thread lives; `stat` is the main thread's.
     fn is_running(&self, pid: u32, stat: &Stat) -> bool {
         !stat.ended() || living_thread(&self.root, pid).is_some()
     }
 
-    /// The process that the thread `tid` belongs to, and its owner.
+    /// The process of the thread `tid`, and its owner.
     pub fn process_and_owner(&self, tid: u32) -> io::Result<(u32, u32)> {
-        // The thread's name may be anything but text.
+        // The thread's name may be no valid text.
         let text = fs::read(self.path(tid, "status"))?;
         let text = String::from_utf8_lossy(&text);
         let number = |name: &str| {
@@ -150,32 +150,30 @@ impl Processes {
         both.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// Threads of a process in order of creation; none where it has ended.
+    /// Threads of a process in order of creation; none if it has ended.
     pub fn threads(&self, pid: u32) -> Vec<u32> {
         numbers(&self.path(pid, "task"))
     }
 
-    /// Name of a thread.
     pub fn name(&self, pid: u32, tid: u32) -> Option<String> {
         let name = fs::read(self.path(pid, &format!("task/{tid}/comm"))).ok()?;
         Some(String::from_utf8_lossy(&name).trim_end().to_owned())
     }
 
-    /// Nanoseconds that a thread was on a CPU; `None` where it has ended, or the kernel does not count
-    /// them.
+    /// Nanoseconds for which a thread was on a CPU; `None` if it has ended, or if the kernel does not count them.
     pub fn running_ns(&self, pid: u32, tid: u32) -> Option<u64> {
         let text = fs::read_to_string(self.path(pid, &format!("task/{tid}/schedstat"))).ok()?;
         text.split_ascii_whitespace().next()?.parse().ok()
     }
 
-    /// All processes that have not ended.
+    /// All live processes.
     pub fn all(&self) -> Vec<u32> {
         let mut all = numbers(&self.root);
         all.retain(|pid| self.lives(*pid));
         all
     }
 
-    /// `roots` and all that descends from them, roots first.
+    /// `roots` and their descendants, roots first.
     pub fn with_descendants(&self, roots: &[u32]) -> Vec<u32> {
         let mut children: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
         for pid in numbers(&self.root) {
@@ -198,18 +196,18 @@ impl Processes {
         found
     }
 
-    /// What is mapped in a process, by address; empty for a thread of the kernel.
+    /// Mappings of a process by address; empty for a kernel thread.
     pub fn mappings(&self, pid: u32) -> io::Result<Vec<Mapping>> {
         let text = fs::read(memory_folder(&self.root, pid).join("maps"))?;
         Ok(Mapping::all(&text).collect())
     }
 
-    /// The file that process `pid` sees at `path`, which may live in another mount namespace.
+    /// The file that process `pid` sees at `path`, which may be in another mount namespace.
     pub fn file(&self, pid: u32, path: &str) -> PathBuf {
         path_inside(&self.root, pid, &path_from_text(path))
     }
 
-    /// What process `pid` has mapped at the begin of a mapping, if that is still what is said of it.
+    /// The file that process `pid` has mapped at the beginning of a mapping, if the mapping is still the same.
     pub fn mapped_file(&self, pid: u32, mapping: &Mapping) -> Option<MappedFile> {
         MappedFile::find(
             &self.root,
@@ -329,7 +327,7 @@ nonsense
             ("20/stat", stat(10, 'R')),
             ("21/stat", stat(10, 'Z')),
             ("40/stat", stat(1, 'S')),
-            // As where numbers were used again meanwhile.
+            // Process ids that were reused meanwhile can form a cycle.
             ("50/stat", stat(51, 'S')),
             ("51/stat", stat(50, 'S')),
         ];

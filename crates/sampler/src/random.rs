@@ -1,4 +1,4 @@
-//! Random numbers that keep what the sampler does out of step with the program.
+//! Random numbers that keep the sampler from lockstep with the program.
 
 /// Xorshift64 (Marsaglia, 2003).
 #[derive(Clone, Debug)]

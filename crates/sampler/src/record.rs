@@ -1,8 +1,7 @@
-//! Ring bytes to records: a pure function, total on any input.
+//! Parses records from ring bytes: a pure function that accepts any input.
 //!
 //! A record is `type: u32, misc: u16, size: u16` and a body of `size - 8` bytes, little-endian
-//! ([`nearpage_perf_abi`]). The sampler's events are opened with these fields, so
-//! that bodies are:
+//! ([`nearpage_perf_abi`]). The fields with which the sampler opens its events lead to these bodies:
 //!
 //! ```text
 //! clock sample  id:u64 ip:u64 pid:u32 tid:u32 time:u64 cpu:u32 -:u32 period:u64 abi:u64 registers:[u64; n]
@@ -19,29 +18,29 @@ use nearpage_perf_abi::{
 
 use crate::pmu::{Form, MemorySample, decode};
 
-/// What clock samples carry.
+/// Fields of clock samples.
 pub(crate) const CLOCK_SAMPLE: u64 =
     st::IDENTIFIER | st::IP | st::TID | st::TIME | st::CPU | st::PERIOD | st::REGS_USER;
-/// What fault samples carry.
+/// Fields of fault samples.
 pub(crate) const FAULT_SAMPLE: u64 =
     st::IDENTIFIER | st::IP | st::TID | st::TIME | st::ADDR | st::CPU;
 
-/// Trailer of records that are not samples: all events have the same fields in it.
+/// Trailer of records that are no samples; it has the same fields for all events.
 const TRAILER_BYTES: usize = trailer_bytes(CLOCK_SAMPLE);
-/// Where fields are that all samples have.
+/// Offsets of fields that all samples have.
 const IP: usize = fixed_offset(CLOCK_SAMPLE, st::IP);
 const TID: usize = fixed_offset(CLOCK_SAMPLE, st::TID);
 const TIME: usize = fixed_offset(CLOCK_SAMPLE, st::TIME);
-/// Where a clock sample has its CPU, its period and the registers' ABI.
+/// Offsets of a clock sample's CPU, period and register ABI.
 const CLOCK_CPU: usize = fixed_offset(CLOCK_SAMPLE, st::CPU);
 const CLOCK_PERIOD: usize = fixed_offset(CLOCK_SAMPLE, st::PERIOD);
 const CLOCK_ABI: usize = fixed_offset(CLOCK_SAMPLE, st::REGS_USER);
-/// What a clock sample has before its registers; that of a fault has eight bytes less in all.
+/// Bytes of a clock sample before its registers. Fault samples have eight bytes less in total.
 const CLOCK_LEAST: usize = CLOCK_ABI + 8;
 const FAULT_ADDRESS: usize = fixed_offset(FAULT_SAMPLE, st::ADDR);
 const FAULT_CPU: usize = fixed_offset(FAULT_SAMPLE, st::CPU);
 
-/// Who and when, as every record says.
+/// Thread, time and CPU of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub pid: u32,
@@ -51,7 +50,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// On a CPU that is not known.
+    /// An origin with an unknown CPU.
     pub fn new(pid: u32, tid: u32, time_ns: u64) -> Self {
         Self {
             pid,
@@ -61,7 +60,7 @@ impl Origin {
         }
     }
 
-    /// Appends a record as the kernel would have written it.
+    /// Appends a record in the kernel's layout.
     pub fn append(&self, sideband: Sideband<'_>, records: &mut Vec<u8>) {
         let mut trailer = [0; TRAILER_BYTES];
         trailer[..4].copy_from_slice(&self.pid.to_le_bytes());
@@ -72,14 +71,12 @@ impl Origin {
     }
 }
 
-/// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record<'a> {
     pub origin: Origin,
     pub body: RecordBody<'a>,
 }
 
-/// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordBody<'a> {
     Sample(Sample<'a>),
@@ -97,56 +94,55 @@ pub(crate) enum RecordBody<'a> {
 pub(crate) struct Sample<'a> {
     pub ip: u64,
     pub user: bool,
-    /// 32-bit code.
+    /// Whether the code is 32-bit.
     pub compatible: bool,
-    /// Time that it stands for.
+    /// Time that the sample stands for.
     pub period_ns: u64,
-    /// User registers in the kernel's order, 8 bytes each; empty where there are none.
+    /// User registers in the kernel's order, 8 bytes each; empty if there are none.
     registers: &'a [u8],
 }
 
 impl Sample<'_> {
-    /// The register after the `N` general ones, which only samples of the signal source have: the
-    /// thread pointer.
+    /// The register after the `N` general ones, the thread pointer, which only samples of the signal source have.
     pub fn thread_pointer<const N: usize>(&self) -> Option<u64> {
         u64_at(self.registers, 8 * N).ok()
     }
 
-    /// All registers that the sample has.
+    /// All registers in the sample.
     pub fn all_registers(&self) -> &[[u8; 8]] {
         self.registers.as_chunks().0
     }
 
-    /// The first `N` registers; `None` where the sample has fewer.
+    /// The first `N` registers; `None` if the sample has fewer.
     #[inline]
     pub fn first_registers<const N: usize>(&self) -> Option<&[[u8; 8]; N]> {
         self.registers.as_chunks().0.first_chunk()
     }
 }
 
-/// Which of the sampler's events have which numbers.
+/// Identifiers of the sampler's events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Identifiers {
-    /// Numbers of the page-fault events, ascending.
+    /// Identifiers of the page-fault events, ascending.
     pub faults: Vec<u64>,
-    /// Those of hardware events, ascending, and how their samples are written.
+    /// Identifiers of the hardware events, ascending, with the layouts of their samples.
     pub memory: Vec<(u64, Form)>,
 }
 
 impl Identifiers {
-    /// Is it the page faults'?
+    /// Whether `id` is a page-fault event.
     fn is_fault(&self, id: u64) -> bool {
         self.faults.binary_search(&id).is_ok()
     }
 
-    /// The form of the hardware event `id`.
+    /// The sample layout of the hardware event `id`.
     fn form(&self, id: u64) -> Option<Form> {
         let at = self.memory.binary_search_by_key(&id, |(id, _)| *id).ok()?;
         Some(self.memory[at].1)
     }
 }
 
-/// When a record was made; `record` is exactly one.
+/// Time of a record; `record` is exactly one.
 pub(crate) fn time_ns(record: &[u8]) -> Result<u64, Malformed> {
     let offset = match u32_at(record, 0)? {
         kind::SAMPLE => header::BYTES + TIME,
@@ -158,8 +154,7 @@ pub(crate) fn time_ns(record: &[u8]) -> Result<u64, Malformed> {
     u64_at(record, offset)
 }
 
-/// The length of the sample at the beginning of `bytes`, and when it was taken; `None` where there is
-/// none, or not all of it.
+/// Length and time of the sample at the beginning of `bytes`; `None` if there is no sample, or not all of it.
 #[inline]
 pub(crate) fn sample_head(bytes: &[u8]) -> Option<(usize, u64)> {
     const LEAST: usize = header::BYTES + TIME + 8;
@@ -210,8 +205,7 @@ fn parse_sample<'a>(
     parse_other_sample(body, header::is_user(misc), id, identifiers)
 }
 
-/// The clock sample that a record is, if it is one: what nearly all of them are, found without a look
-/// at the others.
+/// Fast path: the clock sample in a record, if it is one, as nearly all records are.
 #[inline]
 pub(crate) fn parse_clock_sample<'a>(
     record: &'a [u8],
@@ -231,7 +225,7 @@ fn clock_sample<'a>(
     identifiers: &Identifiers,
 ) -> Option<(Origin, Sample<'a>)> {
     const ABI_32: u64 = 1;
-    // A fixed length is looked at once. Samples of faults are shorter.
+    // Checks the length only once. Fault samples are shorter.
     let (fixed, registers) = body.split_first_chunk::<CLOCK_LEAST>()?;
     if !identifiers.memory.is_empty() && identifiers.form(u64_at(fixed, 0).ok()?).is_some() {
         return None;
@@ -252,7 +246,7 @@ fn clock_sample<'a>(
     Some((origin, sample))
 }
 
-/// A sample that is none of the clock's.
+/// Parses a sample that is no clock sample.
 fn parse_other_sample<'a>(
     body: &'a [u8],
     user: bool,
@@ -270,7 +264,7 @@ fn parse_other_sample<'a>(
             origin.cpu = sample.cpu;
             RecordBody::Memory(sample)
         }
-        // Too short for a clock sample.
+        // The sample is too short for a clock sample.
         None if !identifiers.is_fault(id) => return Err(Malformed),
         None => {
             origin.cpu = CpuId(u32_at(body, FAULT_CPU)?);
@@ -289,7 +283,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A record as the kernel would write it.
+    /// A record in the kernel's layout.
     pub(crate) fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         header::append_with(&mut bytes, Header { kind, misc }, |bytes| {

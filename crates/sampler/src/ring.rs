@@ -1,4 +1,4 @@
-//! The memory that the kernel writes an event's records to.
+//! The memory into which the kernel writes an event's records.
 
 use std::io;
 use std::ptr::NonNull;
@@ -18,11 +18,11 @@ pub(crate) struct Ring {
     aux: Option<Aux>,
 }
 
-/// The AUX area: memory that hardware writes to, beside the ring.
+/// The AUX area, into which hardware writes beside the ring.
 #[derive(Debug)]
 struct Aux {
     map: NonNull<u8>,
-    /// A power of two.
+    /// Size, a power of two.
     bytes: usize,
 }
 
@@ -30,7 +30,7 @@ impl Ring {
     /// Maps the ring of `event`.
     pub fn map(event: &PerfEvent, page_bytes: usize, data_bytes: usize) -> io::Result<Self> {
         debug_assert!(data_bytes.is_power_of_two() && data_bytes >= page_bytes);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of ours.
         let map = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -53,8 +53,7 @@ impl Ring {
         })
     }
 
-    /// Maps an AUX area of `bytes` (a power of two, and two pages at least) as well; `event` is that
-    /// of the ring.
+    /// Also maps an AUX area of `bytes` bytes, a power of two and at least two pages. `event` must be the ring's.
     pub fn map_aux(&mut self, event: &PerfEvent, bytes: usize) -> io::Result<()> {
         debug_assert!(bytes.is_power_of_two() && bytes >= 2 * self.page_bytes);
         let begin = (self.page_bytes + self.data_bytes).next_multiple_of(bytes);
@@ -62,7 +61,7 @@ impl Ring {
             .store(begin as u64, Ordering::Relaxed);
         self.position(control_page::AUX_SIZE)
             .store(bytes as u64, Ordering::Release);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of ours.
         let map = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -81,8 +80,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Appends `length` bytes of the AUX area from `offset` on to `out`, as PERF_RECORD_AUX counts
-    /// them; at most what the area holds. Nothing where there is no area.
+    /// Appends `length` bytes of the AUX area from `offset` to `out`, with the offsets of PERF_RECORD_AUX. Reads at
+    /// most the area's size, and nothing without an area.
     pub fn read_aux(&self, offset: u64, length: u64, out: &mut Vec<u8>) {
         let Some(aux) = &self.aux else { return };
         // Pairs with the kernel's barrier between the data and the head.
@@ -93,15 +92,14 @@ impl Ring {
         let begin = offset as usize & (aux.bytes - 1);
         let first = length.min(aux.bytes - begin);
         for (begin, length) in [(begin, first), (0, length - first)] {
-            // SAFETY: in the mapping; the kernel lets the hardware write only where the tail says
-            // that we are done.
+            // SAFETY: the range is in the mapping, and the hardware writes only to space that the tail has released.
             out.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(aux.map.as_ptr().add(begin), length)
             });
         }
     }
 
-    /// Gives the AUX area back to the hardware up to `offset`.
+    /// Returns the AUX area up to `offset` to the hardware.
     pub fn release_aux(&self, offset: u64) {
         if self.aux.is_some() {
             self.position(control_page::AUX_TAIL)
@@ -109,13 +107,13 @@ impl Ring {
         }
     }
 
-    /// How many bytes the kernel has written so far.
+    /// Number of bytes that the kernel has written so far.
     pub fn written(&self) -> u64 {
         self.position(control_page::DATA_HEAD)
             .load(Ordering::Relaxed)
     }
 
-    /// All records written so far that were not given back.
+    /// All records that were written and not given back.
     pub fn unread(&self) -> UnreadRecords<'_> {
         let tail = self
             .position(control_page::DATA_TAIL)
@@ -130,28 +128,28 @@ impl Ring {
         UnreadRecords::new([self.data(begin, first), self.data(0, length - first)])
     }
 
-    /// Gives the space of the first `bytes` unread bytes back to the kernel.
+    /// Returns the space of the first `bytes` unread bytes to the kernel.
     pub fn give_back(&mut self, bytes: usize) {
         let tail = self.position(control_page::DATA_TAIL);
         let passed = tail.load(Ordering::Relaxed).wrapping_add(bytes as u64);
         tail.store(passed, Ordering::Release);
     }
 
-    /// Appends all records written so far to `out` and gives their space back to the kernel.
+    /// Appends all unread records to `out`, and returns their space to the kernel.
     pub fn drain(&mut self, out: &mut Vec<u8>) {
         let bytes = self.unread().append_to(out);
         self.give_back(bytes);
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the control page is mapped as long as `self` lives, the offset is in it and
-        // aligned; both sides use whole-word atomic accesses.
+        // SAFETY: the control page is mapped as long as `self` lives, and the offset is aligned and within the page.
+        // Both sides use atomic accesses of whole words.
         unsafe { &*self.map.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 
     fn data(&self, begin: usize, length: usize) -> &[u8] {
         debug_assert!(begin + length <= self.data_bytes);
-        // SAFETY: in the mapping; the kernel does not write between tail and head.
+        // SAFETY: the range is in the mapping, and the kernel does not write between tail and head.
         unsafe {
             std::slice::from_raw_parts(self.map.as_ptr().add(self.page_bytes + begin), length)
         }

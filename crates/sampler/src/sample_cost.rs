@@ -1,19 +1,18 @@
-//! What a sample costs the program, in nanoseconds: work timed in short windows, of which some have a
-//! sample in them.
+//! Measures the cost of a sample to the program, in nanoseconds: compares short windows of work with and without a
+//! sample.
 //!
-//! The *cost of a sample* is the CPU time that is lost to it: inside the program (the interrupt or
-//! signal, and what it threw out of the CPU's cache), which is measured here, and in the recorder,
-//! which [`crate::overhead`] adds. `benches/signal_source` measures the same two in a program.
+//! The *cost of a sample* is the CPU time that is lost to the sample. This module measures the part inside the
+//! program: the interrupt or signal, and refilling the CPU's cache. [`crate::overhead`] adds the recorder's part.
+//! `benches/signal_source` measures both in a program.
 //!
-//! Samples have to be as far apart as they are in programs. The kernel's code that takes one has been
-//! thrown out of the cache since the last, and to fetch it again is much of the cost: of the clock's
-//! on a virtual machine, 17 µs where they are half a millisecond apart, 20 µs at 2 ms, 26 µs at 4 ms.
-//! For the same reason a signal that the thread sends itself costs a quarter of what a timer's does.
+//! Samples must be as far apart as in programs. The kernel's sampling code leaves the cache between samples, and
+//! fetching it again is much of the cost. For clock samples in a virtual machine, the cost was 17 µs at a distance of
+//! half a millisecond, 20 µs at 2 ms and 26 µs at 4 ms. For the same reason, a signal that the thread sends itself
+//! costs a quarter of a timer's signal.
 //!
-//! Windows are timed by the wall clock, since a kernel that accounts for interrupts by themselves
-//! leaves them out of a thread's CPU time. So those in which the thread was switched out do not count,
-//! and of the others the lower quartile does: what else a machine does makes windows longer, by
-//! anything, and never shorter.
+//! Windows are timed by the wall clock, as kernels with separate accounting of interrupts leave them out of a thread's
+//! CPU time. Windows in which the thread was switched out do not count. Of the others, the lower quartile counts:
+//! other load makes windows longer by any amount, but never shorter.
 
 use std::hint::black_box;
 use std::ops::RangeInclusive;
@@ -22,44 +21,43 @@ use std::time::Duration;
 use crate::calibrate::LINE_BYTES;
 use crate::sampler::now_ns;
 
-/// Samples after which measuring ends.
+/// Number of samples after which a measurement ends.
 const SAMPLES: usize = 12;
-/// … and how long it may take.
+/// Longest duration of a measurement.
 pub(crate) const TIME_MAX: Duration = Duration::from_millis(110);
-/// … while recording.
+/// Longest duration of a measurement while recording.
 pub(crate) const TIME_MAX_AGAIN: Duration = Duration::from_millis(40);
-/// Fewer than these say nothing.
+/// Smallest number of samples for a result.
 const SAMPLES_MIN: usize = 3;
-/// A signal or an interrupt takes longer than the one, and nothing that takes longer than the other
-/// was only that.
+/// Plausible costs of a sample. Signals and interrupts take longer than the lower bound; windows beyond the upper
+/// bound had other causes, too.
 const PLAUSIBLE_COST_NS: RangeInclusive<f64> = 200.0..=100_000.0;
-/// Time between two samples that are measured: the windows around them must not meet, and many have
-/// to come while there is time.
+/// Time between two measured samples: long enough for separate windows, and short enough for many samples.
 pub(crate) const GAPS_NS: RangeInclusive<f64> = 500_000.0..=4_000_000.0;
 
-/// Time between two samples at `rate_hz`, as near to it as can be measured.
+/// Time between two samples at `rate_hz`, within the measurable range.
 pub(crate) fn gap_ns(rate_hz: f64) -> u64 {
     (1e9 / rate_hz).clamp(*GAPS_NS.start(), *GAPS_NS.end()) as u64
 }
 
-/// Something that comes while the calling thread works.
+/// What interrupted the calling thread during a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interruption {
     Nothing,
-    /// A tick of the kernel's, which would have come anyway, without a sample.
+    /// A kernel tick without a sample, which would have come anyway.
     Tick,
     Sample,
 }
 
-/// Samples of the calling thread, some milliseconds apart.
+/// Samples of the calling thread at intervals of some milliseconds.
 pub(crate) trait Interruptions {
-    /// What came since this was last called; `now_ns` is the time.
+    /// The interruption since the last call; `now_ns` is the time.
     fn came(&mut self, now_ns: u64) -> Interruption;
-    /// What comes where there is no sample.
+    /// The interruption with which samples are compared.
     fn otherwise(&self) -> Interruption;
 }
 
-/// What a sample costs the calling thread; `None` where that could not be told in `time_max`.
+/// Cost of a sample to the calling thread; `None` if `time_max` did not suffice.
 pub(crate) fn cost_ns(coming: &mut dyn Interruptions, time_max: Duration) -> Option<f64> {
     let begin_ns = now_ns();
     let otherwise = coming.otherwise();
@@ -73,18 +71,18 @@ pub(crate) fn cost_ns(coming: &mut dyn Interruptions, time_max: Duration) -> Opt
     of_windows(&mut windows, otherwise)
 }
 
-/// Windows of work, one after the other, and the time that they take.
+/// Consecutive windows of work, with their durations.
 trait Windows {
-    /// Works for a window; `None`: it has taken long enough.
+    /// Works for one window; `None` once the time is over.
     fn next(&mut self) -> Option<Window>;
 }
 
-/// One of them.
+/// A window of work.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     ns: f64,
     came: Interruption,
-    /// Something else had its turn on the CPU.
+    /// Whether another task used the CPU during the window.
     switched_out: bool,
 }
 
@@ -100,9 +98,8 @@ fn of_windows(windows: &mut dyn Windows, otherwise: Interruption) -> Option<f64>
     PLAUSIBLE_COST_NS.contains(&cost_ns).then_some(cost_ns)
 }
 
-/// By how much the windows around a sample, the one before it to the one after it, take longer than
-/// those around what comes `otherwise`. Before: a tick begins earlier than anybody hears of it; after:
-/// what was thrown out has to be fetched again.
+/// Difference in duration between the windows around a sample and those around `otherwise`. Both include the window
+/// before, as a tick begins before it is noticed, and the window after, in which cached data are fetched again.
 fn cost_of(windows: &[Window], otherwise: Interruption) -> Option<f64> {
     let around = |came: Interruption| {
         let near = windows
@@ -121,13 +118,13 @@ fn lower_quartile(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 4).copied()
 }
 
-/// Windows of this thread.
+/// Windows of the calling thread.
 struct ThreadWindows<'a> {
     coming: &'a mut dyn Interruptions,
     work: RandomLookups,
-    /// How often the thread had been switched out.
+    /// Number of context switches up to the last window.
     switches: i64,
-    /// Of the last window: no time is between two.
+    /// End of the last window; the next one begins at once.
     end_ns: u64,
     over_ns: u64,
 }
@@ -149,7 +146,7 @@ impl Windows for ThreadWindows<'_> {
     }
 }
 
-/// How often this thread was switched out.
+/// Number of context switches of this thread.
 fn switches() -> i64 {
     // SAFETY: zero is a valid rusage, which the call fills in.
     let used = unsafe {
@@ -160,29 +157,28 @@ fn switches() -> i64 {
     used.ru_nivcsw + used.ru_nvcsw
 }
 
-/// Work whose data fill most of a CPU's own cache, looked up at random, several at a time: what
-/// the interrupt and whoever handles it threw out has to be fetched again, as in the gathers of a
-/// sparse matrix.
+/// Random look-ups in data that fill most of a CPU's own cache, several at a time. Data that the interrupt and its
+/// handler evicted must be fetched again, as in the gathers of a sparse matrix.
 struct RandomLookups {
     table: Vec<[u64; LINE_BYTES / 8]>,
     state: u64,
 }
 
 impl RandomLookups {
-    /// A mebibyte of them. A power of two.
+    /// Cache lines in a mebibyte: a power of two.
     const LINES: usize = (1 << 20) / LINE_BYTES;
-    /// In a window.
+    /// Number of look-ups in a window.
     const LOOKUPS: u32 = 16_384;
 
     fn new() -> Self {
         Self {
-            // Not zero, so that each page is memory of its own.
+            // Values other than zero, so that each page has its own memory.
             table: vec![[1; LINE_BYTES / 8]; Self::LINES],
             state: 1,
         }
     }
 
-    /// A line at random: the upper bits of Knuth's MMIX generator.
+    /// A random line, from the upper bits of Knuth's MMIX generator.
     fn next_line(&mut self) -> usize {
         self.state = self
             .state
@@ -210,18 +206,18 @@ mod tests {
     const BARE_NS: f64 = 30_000.0;
     const TICK_NS: f64 = 19_000.0;
 
-    /// A machine with a clock of its own: windows of 30 µs, of which every `every`th has a sample, or
-    /// a tick, every second one with a sample.
+    /// A machine with a simulated clock. Every `every`th of its windows of 30 µs has a sample; or it has a tick, and
+    /// every second tick has a sample.
     struct Fake {
         random: u64,
         windows: usize,
         every: usize,
         by_ticks: bool,
         cost_ns: f64,
-        /// How much longer the window after one with a sample is.
+        /// Additional duration of the window after a sample.
         after_ns: f64,
-        /// Of 100 windows: so many in which others had their turn, and so many in which the
-        /// hypervisor did, which no kernel tells.
+        /// Percentage of windows with other tasks, and of windows with the hypervisor, which the kernel does not
+        /// report.
         switched: u64,
         stolen: u64,
         left: usize,
@@ -278,7 +274,7 @@ mod tests {
             } else {
                 0.0
             };
-            // A tick is heard of late.
+            // A tick takes time before it is noticed.
             let tick = self.by_ticks && self.came(self.windows + 1) != Interruption::Nothing;
             ns += if tick { TICK_NS } else { 0.0 };
             let after = self.came(self.windows - 1) == Interruption::Sample;
@@ -312,7 +308,7 @@ mod tests {
             };
             let cost_ns = fake.measured_ns();
             assert!(close(cost_ns, 20_000.0, 0.05), "{cost_ns:?}");
-            // What it threw out is fetched again later.
+            // Evicted data are fetched again in the next window.
             fake.after_ns = 2_000.0;
             let cost_ns = fake.measured_ns();
             assert!(close(cost_ns, 22_000.0, 0.05), "{cost_ns:?}");
@@ -343,12 +339,12 @@ mod tests {
             fake.measured_ns()
         };
         assert!(cost_ns(|_| ()).is_some());
-        // Two samples; none; none that cost anything; more than a sample does.
+        // Two samples; no samples; samples without cost; implausible cost.
         assert_eq!(cost_ns(|fake| fake.every = 1_200), None);
         assert_eq!(cost_ns(|fake| fake.every = usize::MAX), None);
         assert_eq!(cost_ns(|fake| fake.cost_ns = 0.0), None);
         assert_eq!(cost_ns(|fake| fake.cost_ns = 1e6), None);
-        // Always switched out.
+        // The thread is always switched out.
         assert_eq!(cost_ns(|fake| fake.switched = 100), None);
     }
 

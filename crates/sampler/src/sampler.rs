@@ -1,5 +1,5 @@
-//! The sampler: events of the target's threads on every CPU, one ring per CPU, drained until the
-//! target ends.
+//! The sampler: opens events of the target's threads on every CPU, with one ring per CPU, and drains the rings until
+//! the target ends.
 
 mod governing;
 mod options;
@@ -33,54 +33,52 @@ use crate::signal::{SignalLosses, Signals};
 use crate::source::Choice;
 use crate::threads::SampledThread;
 
-/// How a recording stands.
+/// State of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The target is running.
     Running,
     /// The command has ended.
     Ended(ExitStatus),
-    /// Everybody who was attached to has ended; with what status, only their parents know.
+    /// All attached processes have ended. Their exit statuses are known only to their parents.
     TargetEnded,
-    /// Recording was interrupted, or the time for it is over; the target goes on without it.
+    /// Recording was interrupted, or its time is over; the target continues.
     Detached,
 }
 
-/// What a recording amounts to.
+/// Result of a recording.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// How it ended.
+    /// State at the end.
     pub state: State,
     /// All threads, by [`ThreadIndex`](nearpage_recording::ThreadIndex).
     pub threads: Vec<SampledThread>,
-    /// Why samples are undecoded.
+    /// Numbers of undecoded samples by reason.
     pub undecoded: UndecodedCounts,
-    /// Where most of them are, most first; at most 16.
+    /// The places with most undecoded samples, in descending order, at most 16.
     pub undecoded_places: Vec<UndecodedPlace>,
-    /// Records that are not what they should be.
+    /// Numbers of lost, incomplete and unusable records.
     pub records: RecordCounts,
-    /// The rates sampled at, by time; the first from the beginning on.
+    /// Sampling rates by time, beginning with the first rate.
     pub rates: Vec<RateChange>,
-    /// What a sample was found to cost, in nanoseconds, the recorder's part included; `None` where
-    /// nobody looked, or too few came.
+    /// Measured cost of a sample in nanoseconds, including the recorder's part; `None` if it was not measured, or with
+    /// too few samples.
     pub sample_ns: Option<f64>,
-    /// Within a budget: what sampling took, in nanoseconds of processor time, the recorder's part
-    /// included.
+    /// With a budget: processor time spent on sampling in nanoseconds, including the recorder's part.
     pub sampling_ns: Option<f64>,
-    /// What the signal source did not see.
+    /// Samples that the signal source missed.
     pub signal_losses: SignalLosses,
-    /// What could not be had, in sentences for the user.
+    /// Limitations of the recording, in sentences for the user.
     pub notes: Vec<String>,
-    /// The share of the time in which the hardware was counting, 0 to 1: less than 1 where events
-    /// take turns or someone else uses the PMU. Weights are not scaled by it. 1 with the clock.
+    /// Share of the time in which the hardware counted, 0 to 1. It is below 1 where events are multiplexed or others
+    /// use the PMU. Weights are not scaled by it. 1 for the clock source.
     pub counting_share: f64,
-    /// Where it began, CLOCK_MONOTONIC.
+    /// Begin of the recording, CLOCK_MONOTONIC.
     pub begin_ns: u64,
-    /// Where it ended.
+    /// End of the recording, CLOCK_MONOTONIC.
     pub end_ns: u64,
 }
 
-/// Who is observed.
 #[expect(clippy::large_enum_variant, reason = "there is one")]
 enum ObservedTarget {
     Command(Child),
@@ -91,7 +89,7 @@ enum ObservedTarget {
 pub struct Sampler {
     observed: ObservedTarget,
     rings: Vec<CpuRing>,
-    /// Instead of rings, with the signal source.
+    /// Replaces the rings for the signal source.
     signals: Option<Signals>,
     window: Window,
     follower: Follower,
@@ -103,32 +101,32 @@ pub struct Sampler {
     page_bytes: usize,
     period_ns: u64,
     rate: RateControl,
-    /// Of a command with the preload library, within the budget.
+    /// Watches the marks of a command with the preload library, if there is a budget.
     marks: Option<Marks>,
     duty_cycle: DutyCycle,
-    /// The events that are switched on, a bit for each of a task.
+    /// Bit set of each task's events that are on.
     on: u32,
-    /// Not before `enable_at_ns`, nor after `disable_at_ns`.
+    /// Whether the time is between `enable_at_ns` and `disable_at_ns`.
     wanted: bool,
     begin_ns: u64,
-    /// Clock switches ahead, CLOCK_MONOTONIC.
+    /// Future switches of sampling, CLOCK_MONOTONIC.
     enable_at_ns: Option<u64>,
     disable_at_ns: Option<u64>,
-    /// When the last round of draining began: records older than it are complete.
+    /// Begin of the last round of draining; older records are complete.
     round_ns: u64,
-    /// Records older than this were followed.
+    /// All records older than this time have been followed.
     followed_ns: u64,
     give_up_at_ns: Option<u64>,
 }
 
-/// So many accesses are handed over at once: they stay in a core's first cache on their way.
+/// Number of accesses that are handed over at once, so that they stay in a core's first-level cache.
 pub(crate) const ACCESSES_AT_ONCE: usize = 256;
 
-/// How long an interrupted command may take to end before it is left alone.
+/// Time that an interrupted command has to end before nearpage detaches.
 const GRACE: Duration = Duration::from_secs(2);
 
 impl Sampler {
-    /// The command's process; `None` where none was started.
+    /// Process id of the command; `None` if none was started.
     pub fn pid(&self) -> Option<u32> {
         match &self.observed {
             ObservedTarget::Command(child) => Some(child.pid as u32),
@@ -136,14 +134,14 @@ impl Sampler {
         }
     }
 
-    /// Threads met so far, by [`ThreadIndex`](nearpage_recording::ThreadIndex): whose accesses a
+    /// Threads met so far, by [`ThreadIndex`](nearpage_recording::ThreadIndex): the threads of all accesses that a
     /// [`Sink`] got.
     pub fn threads(&self) -> &[SampledThread] {
         self.follower.threads.all()
     }
 
-    /// In one sentence, how the threads of a running target are covered; `None` for a command, all of
-    /// whose threads are.
+    /// How the threads of a running target are covered, in one sentence; `None` for a command, whose threads are all
+    /// covered.
     pub fn coverage(&self) -> Option<String> {
         match &self.observed {
             ObservedTarget::Command(_) => None,
@@ -151,33 +149,33 @@ impl Sampler {
         }
     }
 
-    /// Time between two samples of a thread, in nanoseconds: the cost of each.
+    /// Time between two samples of a thread in nanoseconds, which is the cost of each sample.
     pub fn period_ns(&self) -> u64 {
         self.period_ns
     }
 
-    /// Within the budget: the rate at which a sample weighs 1, the greatest. `None`: the rate was given.
+    /// With a budget: the highest rate, at which a sample has weight 1. `None` for a fixed rate.
     pub fn full_rate_hz(&self) -> Option<f64> {
         self.rate.full_hz()
     }
 
-    /// Where the sampled instruction is, and what samples cost.
+    /// Side of the sampled instruction, and cost of samples.
     pub fn calibration(&self) -> Calibration {
         self.calibration
     }
 
-    /// Where accesses come from, and why.
+    /// The source of accesses, and the reason for its choice.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
 
-    /// What could not be had, in sentences for the user.
+    /// Limitations of the recording, in sentences for the user.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Waits up to `patience` for records, takes them in and hands over what they are. Call it
-    /// until it no longer says [`State::Running`], then [`finish`](Self::finish).
+    /// Waits up to `patience` for records, follows them and hands over accesses and events. Call it until it returns
+    /// another state than [`State::Running`], then call [`finish`](Self::finish).
     pub fn drain(&mut self, patience: Duration, sink: &mut dyn Sink) -> Result<State, Error> {
         self.wait(patience)?;
         let over = self.switch_clock();
@@ -202,8 +200,8 @@ impl Sampler {
         Ok(state)
     }
 
-    /// Ends the recording: stops the clock and hands over the rest. `state` is what the last
-    /// [`drain`](Self::drain) said.
+    /// Ends the recording: stops sampling and hands over the remaining records. `state` is the result of the last
+    /// [`drain`](Self::drain).
     pub fn finish(mut self, state: State, sink: &mut dyn Sink) -> Result<Summary, Error> {
         self.wanted = false;
         self.rings.iter_mut().for_each(|ring| ring.switch(0));
@@ -247,7 +245,7 @@ impl Sampler {
         })
     }
 
-    /// Says what the command has left behind, as a daemon does that goes to the background.
+    /// A note on processes that the command has left running, such as daemons in the background.
     fn left_running(&self) -> Option<String> {
         let processes = Processes::new(Path::new("/proc"));
         let known = self.follower.threads.live_processes();
@@ -267,7 +265,7 @@ impl Sampler {
         ))
     }
 
-    /// [`Summary::counting_share`].
+    /// See [`Summary::counting_share`].
     fn counting_share(&self) -> f64 {
         if self.choice.source != Source::Pmu {
             return 1.0;
@@ -283,10 +281,10 @@ impl Sampler {
         }
     }
 
-    /// Drains to the end: [`drain`](Self::drain) in a loop, then [`finish`](Self::finish).
+    /// Records to the end: calls [`drain`](Self::drain) in a loop, then [`finish`](Self::finish).
     pub fn run(mut self, sink: &mut dyn Sink) -> Result<Summary, Error> {
         loop {
-            // Within the budget, each round is paid from it, and the pace says when one is due.
+            // With a budget, rounds are costly, and the pace determines when the next one is due.
             let patience = match (&self.rate, self.give_up_at_ns) {
                 (RateControl::Budget(_), None) => Duration::from_secs(2),
                 _ => Duration::from_millis(200),
@@ -305,7 +303,7 @@ impl Sampler {
             revents: 0,
         };
         let polled_fd = |ring: &CpuRing| match ring.owner_ended {
-            // Passed over.
+            // Negative descriptors are skipped by poll(2).
             true => -1,
             false => ring.raw(),
         };
@@ -336,7 +334,7 @@ impl Sampler {
             .as_nanos()
             .div_ceil(1_000_000)
             .min(i32::MAX as u128) as libc::c_int;
-        // SAFETY: the array has the length given and outlives the call.
+        // SAFETY: the array has the given length and outlives the call.
         let result = unsafe {
             libc::poll(
                 polled.as_mut_ptr(),
@@ -356,8 +354,8 @@ impl Sampler {
         }
     }
 
-    /// Passes signals on to the command; true once it has had its time to end. What was running
-    /// already is left at once.
+    /// Forwards signals to the command. Returns whether to detach: from a command after a period of grace, from other
+    /// targets at once.
     fn interrupted(&mut self) -> bool {
         let count = self.interrupts.count();
         let ObservedTarget::Command(child) = &mut self.observed else {
@@ -396,7 +394,7 @@ impl Sampler {
             window.add(|bytes| signals.drain(began_ns, end, bytes));
         }
         let most = match self.page_nodes {
-            // The kernel is asked once a round.
+            // One query per round covers all accesses.
             true => usize::MAX,
             false => ACCESSES_AT_ONCE,
         };
@@ -428,7 +426,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 2)
 }
 
-/// CLOCK_MONOTONIC.
+/// Present time, CLOCK_MONOTONIC.
 pub(crate) fn now_ns() -> u64 {
     // SAFETY: zero is a valid timespec, which the call fills in.
     let time = unsafe {

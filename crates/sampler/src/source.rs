@@ -1,6 +1,6 @@
-//! Where accesses come from: the best source that this machine and these permissions allow.
+//! Chooses the source of accesses: the best one that this machine and its permissions allow.
 //!
-//! [`Facts`] are what was tried here; [`choose`] is a pure function of them.
+//! [`Facts`] are the results of tests on this machine; [`choose`] is a pure function of them.
 
 use std::path::Path;
 
@@ -16,35 +16,35 @@ use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::pmu::{MemoryEvent, PmuOptions};
 use crate::ring::Ring;
 
-/// The source asked for.
+/// The requested source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequestedSource {
-    /// The best that works: the PMU, else the clock, else signals.
+    /// The best source that works: the PMU, else the clock, else signals.
     #[default]
     Auto,
-    /// Hardware samples, or none.
+    /// Hardware samples, or an error.
     Pmu,
-    /// Clock samples, or none.
+    /// Clock samples, or an error.
     Clock,
-    /// Samples that the preload library takes inside the command, by timer signals, or none.
+    /// Samples that the preload library takes inside the command, by timer signals, or an error.
     Signal,
 }
 
-/// A refused call: its `errno`.
+/// The `errno` of a refused call.
 pub(crate) type Errno = i32;
 
-/// How far events reach.
+/// Tasks that events cover.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reach {
-    /// Processes, with what they start.
+    /// Processes and their children.
     #[default]
     Processes,
-    /// Whatever runs, on every CPU.
+    /// All tasks on every CPU.
     Machine,
 }
 
 impl Reach {
-    /// Of an event tried on `cpu`, in this process's name.
+    /// Scope of a test event of this process on `cpu`.
     fn scope(self, cpu: CpuId) -> Scope {
         match self {
             Self::Processes => Scope::ProcessOn(0, cpu),
@@ -53,69 +53,69 @@ impl Reach {
     }
 }
 
-/// What the machine and the kernel allow, as found by trying.
+/// Permissions and features, found by testing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub reach: Reach,
-    /// `kernel.perf_event_paranoid`; `None` where it is unknown.
+    /// `kernel.perf_event_paranoid`; `None` if it is unknown.
     pub paranoid: Option<i32>,
-    /// CPUs that are online.
+    /// Number of online CPUs.
     pub cpus: usize,
-    /// Files that this process may have open.
+    /// Largest number of open files of this process.
     pub open_files: u64,
     pub pmu: Pmu,
     pub clock: Result<(), Refused>,
-    /// Bytes of memory for a CPU's records, or why there is none.
+    /// Bytes of memory for a CPU's records, or why none can be mapped.
     pub ring: Result<usize, Errno>,
     /// Whether the preload library can sample inside the command, or why not.
     pub signal: Result<(), String>,
 }
 
-/// What there is of a PMU that samples memory.
+/// Events of PMUs that sample memory accesses.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Pmu {
-    /// Sysfs names no such event.
+    /// Sysfs lists no such event.
     None,
-    /// It names one that makes no sense.
+    /// Sysfs lists an event that cannot be configured.
     Unusable(String),
-    /// It names these.
+    /// Sysfs lists these events.
     Listed {
-        /// As perf would write them.
+        /// The events in perf's notation.
         events: Vec<String>,
-        /// Open files that they take on a CPU, at most.
+        /// Largest number of open files that they take on a CPU.
         files: usize,
-        /// They have a period each, and not a rate.
+        /// Whether they have a period each instead of a rate.
         fixed_period: bool,
-        /// What the kernel said when they were opened: the refused event and its `errno`.
+        /// Result of opening them: the refused event and its `errno`.
         opened: Result<(), (String, Errno)>,
     },
 }
 
-/// Why there is no clock source.
+/// Why the clock source does not work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Refused {
-    /// The kernel said so.
+    /// The kernel refused.
     Kernel(Errno),
     /// Instructions of this architecture are not decoded.
     Architecture,
 }
 
-/// What was chosen.
+/// The chosen source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The source.
     pub source: Source,
-    /// One line that says which, and why not the better one; for the user.
+    /// One line for the user: the source, and why no better one works.
     pub line: String,
-    /// Samples come after so many events each, and not at a rate: `PmuOptions::period` was given,
-    /// or the hardware knows no rate (Arm SPE).
+    /// Whether samples come after a number of events, not at a rate: `PmuOptions::period` was given, or the hardware
+    /// accepts no rate (Arm SPE).
     pub fixed_period: bool,
 }
 
-/// Files open for other things: standard streams, logs, the command's pipes.
+/// Files reserved for other purposes: standard streams, logs, the command's pipes.
 const OTHER_FILES: u64 = 16;
 
-/// Chooses a source; where none works, the error says of each why.
+/// Chooses a source. If none works, the error has the reason for each.
 pub(crate) fn choose(requested: RequestedSource, facts: &Facts) -> Result<Choice, Error> {
     let pmu = pmu_works(facts);
     let clock = clock_works(facts);
@@ -165,7 +165,7 @@ fn source_pmu(events: &[String]) -> String {
     format!("source pmu: {}", events.join(", "))
 }
 
-/// A reason under its heading; nothing where it has been given already.
+/// A reason under its heading; empty if the same reason was already given.
 fn unless_same(heading: &str, why: &str, given: &str) -> String {
     match why == given {
         true => String::new(),
@@ -204,7 +204,7 @@ fn pmu_works(facts: &Facts) -> Result<&[String], String> {
             libc::EBUSY | libc::EAGAIN => {
                 format!("{event} is in use by another profiler (EBUSY): end that one to have it")
             }
-            // Not the call itself, which the clock's would show.
+            // The system call itself is allowed, as the clock's event opens.
             libc::EPERM if facts.clock.is_ok() => format!("{event}: {}", no_memory(libc::EPERM)),
             errno => format!("{event}: {}", denial(errno, facts)),
         });
@@ -226,7 +226,7 @@ fn clock_works(facts: &Facts) -> Result<(), String> {
 
 fn signal_works(facts: &Facts) -> Result<(), String> {
     match (&facts.clock, &facts.signal) {
-        // It is decoded as the clock's samples are.
+        // Samples of signals are decoded like those of the clock.
         (Err(Refused::Architecture), _) => Err(not_decoded()),
         (_, Err(why)) => Err(why.clone()),
         (_, Ok(())) => Ok(()),
@@ -265,7 +265,7 @@ fn no_memory(errno: Errno) -> String {
     )
 }
 
-/// Why `perf_event_open` failed, and the remedy.
+/// Cause and remedy for a failed `perf_event_open`.
 fn denial(errno: Errno, facts: &Facts) -> String {
     match (errno, facts.paranoid) {
         (libc::EACCES | libc::EPERM, Some(level @ 1..)) if facts.reach == Reach::Machine => {
@@ -278,7 +278,7 @@ fn denial(errno: Errno, facts: &Facts) -> String {
             "kernel.perf_event_paranoid is {level}, which reserves perf events for administrators: \
              set it to 2, or give nearpage CAP_PERFMON"
         ),
-        // Only IBS, without a way to leave the kernel's ops out, is not had at 2 by everybody.
+        // At level 2, only IBS is refused, on kernels that cannot exclude the kernel's ops.
         (libc::EACCES, Some(level @ 2)) => format!(
             "kernel.perf_event_paranoid is {level}, and this event samples the kernel as well: set \
              it to 1, or give nearpage CAP_PERFMON"
@@ -294,7 +294,7 @@ fn denial(errno: Errno, facts: &Facts) -> String {
     }
 }
 
-/// An error's name, as manual pages have it, or its text.
+/// Name of an error as in manual pages, or its text.
 fn name(errno: Errno) -> String {
     let known = match errno {
         libc::EACCES => "EACCES",
@@ -314,8 +314,8 @@ fn name(errno: Errno) -> String {
 }
 
 impl Facts {
-    /// Tries everything that sampling takes, on this process. `options` decide the PMU's events;
-    /// `library` is whether the preload library will be in the command.
+    /// Tests each prerequisite of sampling on this process. `options` determine the PMU's events; `library` is whether
+    /// the preload library will be in the command.
     pub fn probe(
         options: &PmuOptions,
         library: &Result<(), NoPreload>,
@@ -362,7 +362,7 @@ impl Pmu {
             let here = events.iter().filter(|event| event.on(cpu));
             here.map(MemoryEvent::files).sum::<usize>()
         };
-        // Each on one of its CPUs, as it will be for the target.
+        // Opens each event on one of its CPUs, as for the target.
         let refused = events.iter().find_map(|event| {
             let cpu = cpus.iter().find(|cpu| event.on(**cpu))?;
             let opened = event.open(reach.scope(*cpu), flag::INHERIT);
@@ -377,11 +377,11 @@ impl Pmu {
     }
 }
 
-/// Can a thread have a timer of its own time in user mode?
+/// Whether a thread can have a timer on its time in user mode.
 fn timers_work() -> Result<(), String> {
     let mut timer = 0 as libc::c_int;
-    // SAFETY: zero is a valid sigevent; the kernel reads it and writes the timer's number, which is
-    // the one that is deleted.
+    // SAFETY: zero is a valid sigevent. The kernel reads it and writes the timer's number, by which the timer is
+    // deleted.
 
     unsafe {
         let mut event: libc::sigevent = std::mem::zeroed();
@@ -412,7 +412,7 @@ fn no_timer(error: &std::io::Error) -> String {
     )
 }
 
-/// The error's number; EIO for one that the kernel did not make.
+/// The error's number; EIO for errors that are not the kernel's.
 pub(crate) fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
@@ -424,7 +424,7 @@ fn clock_attributes() -> Attributes {
     attributes
 }
 
-/// The smallest ring that the sampler makes do with.
+/// Maps the smallest ring that the sampler can use, and returns its size.
 fn smallest_ring(event: &PerfEvent) -> Result<usize, Errno> {
     let bytes = 4 * page_bytes();
     match Ring::map(event, page_bytes(), bytes) {
@@ -433,7 +433,7 @@ fn smallest_ring(event: &PerfEvent) -> Result<usize, Errno> {
     }
 }
 
-/// What the limit can be raised to; the sampler does.
+/// Value to which the sampler can raise the limit on open files.
 pub(crate) fn open_files_limit() -> u64 {
     // SAFETY: zero is a valid rlimit, which the call fills in.
     unsafe {

@@ -1,19 +1,19 @@
-//! Whom to observe.
+//! The processes to observe.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Whom to observe.
+/// The processes to observe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A command that is started for it: command and arguments; looked for in PATH.
+    /// A command with its arguments, which is looked up in PATH and started.
     Command(Vec<OsString>),
     /// Running processes and their descendants, with all their threads.
     Processes(Vec<u32>),
-    /// The processes of a control group and of the groups in it: its folder under `/sys/fs/cgroup`,
-    /// absolute or from the mount point of the unified hierarchy on.
+    /// The processes of a control group and of its descendants. The path is the group's folder under `/sys/fs/cgroup`:
+    /// absolute, or relative to the mount point of the unified hierarchy.
     Cgroup(PathBuf),
-    /// Every process of the machine but the caller's own.
+    /// All processes of the machine except the caller.
     All,
 }
 

@@ -1,53 +1,51 @@
-//! The thread pointer of other processes' threads: the base of FS on x86-64, which perf's samples do
-//! not carry (`arch/x86/kernel/perf_regs.c`), and which only a tracer that stops the thread may ask
-//! for.
+//! Finds the thread pointer of other processes' threads: on x86-64, the base of FS. perf's samples do not carry it
+//! (`arch/x86/kernel/perf_regs.c`), and only a tracer that stops the thread can query it.
 //!
-//! Nobody is stopped here. glibc tells the kernel, as each thread begins, where the thread's list of
-//! robust futexes is; the kernel tells whoever may read the process (`get_robust_list(2)`). The list
-//! is a part of glibc's control block of the thread (`struct pthread`, nptl/descr.h), and that is what
-//! the thread pointer points to: its first word is its own address, as the x86-64 ABI for thread-local
-//! storage wants it, and so is its third (`tcbhead_t`, sysdeps/x86_64/nptl/tls.h). So the block is
-//! looked for before the list, whatever the version of glibc. Threads of programs without glibc (Go's,
-//! most of musl's) have no such list: what they access relative to FS stays undecoded.
+//! This module stops no thread. As each thread begins, glibc tells the kernel the address of the thread's list of
+//! robust futexes, which processes with permission can query (`get_robust_list(2)`). The list is part of glibc's
+//! control block of the thread (`struct pthread`, nptl/descr.h), to which the thread pointer points. The block's first
+//! word is its own address, as the x86-64 ABI for thread-local storage requires, and so is the third (`tcbhead_t`,
+//! sysdeps/x86_64/nptl/tls.h). So the block is searched before the list, with any version of glibc. Threads of
+//! programs without glibc (Go's, most of musl's) have no such list: their accesses relative to FS stay undecoded.
 
 use rustc_hash::FxHashMap;
 
 use crate::address_space::read_memory;
 
-/// The list is about 700 bytes into the block (0x2e0 in all versions so far).
+/// The search begins this far before the list, which is about 700 bytes into the block (0x2e0 in all versions so far).
 const BEFORE_BYTES: u64 = 2048;
 const PAGE_BYTES: u64 = 4096;
 
-/// Those that were asked for.
+/// Thread pointers that were queried.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadPointers {
-    /// By thread; `None`: it can't be told.
+    /// Thread pointers by thread; `None` if unknown.
     known: FxHashMap<u32, Option<u64>>,
 }
 
 impl ThreadPointers {
-    /// That of thread `tid` of process `pid`, which is running; `None` where it can't be told.
+    /// Thread pointer of the running thread `tid` of process `pid`; `None` if unknown.
     pub fn of(&mut self, pid: u32, tid: u32) -> Option<u64> {
         let ask = || find(robust_list(tid)?, |begin, end| read_memory(pid, begin, end));
         *self.known.entry(tid).or_insert_with(ask)
     }
 
-    /// The thread has ended, or begun another program.
+    /// Forgets a thread that has ended, or executes another program.
     pub fn forget(&mut self, tid: u32) {
         self.known.remove(&tid);
     }
 }
 
-/// The control block before a list, in memory as `read` has it from one address up to another.
+/// Address of the control block before a list; `read` reads memory between two addresses.
 fn find(list: u64, read: impl Fn(u64, u64) -> Option<Vec<u8>>) -> Option<u64> {
     let page = list & !(PAGE_BYTES - 1);
     let first = list.saturating_sub(BEFORE_BYTES);
     let from = |begin: u64| last_block(begin, &read(begin, list)?);
-    // What is before the list's page may not be there.
+    // Memory before the list's page may not be mapped.
     from(first.max(page)).or_else(|| (first < page).then(|| from(first))?)
 }
 
-/// The last address in `bytes`, the first of which is at `begin`, that is a control block's.
+/// The last address in `bytes` that begins a control block. The first byte is at address `begin`.
 fn last_block(begin: u64, bytes: &[u8]) -> Option<u64> {
     let word = |at: usize| {
         let bytes = bytes.get(at..)?.first_chunk()?;
@@ -61,7 +59,7 @@ fn last_block(begin: u64, bytes: &[u8]) -> Option<u64> {
         .map(|(_, address)| address)
 }
 
-/// Where a thread's list of robust futexes is.
+/// Address of a thread's list of robust futexes.
 fn robust_list(tid: u32) -> Option<u64> {
     let (mut head, mut length) = (0u64, 0usize);
     // SAFETY: the kernel writes a pointer and a size.
@@ -80,7 +78,7 @@ fn robust_list(tid: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A block at `block` in two pages from `0x1000` on, of which those from `mapped` on are there.
+    /// Searches a block at `block` in two pages from `0x1000` on, of which memory from `mapped` on can be read.
     fn found(block: u64, list: u64, mapped: u64) -> Option<u64> {
         let mut memory = vec![0u8; 0x2000];
         for at in [block, block + 16] {
@@ -96,10 +94,10 @@ mod tests {
     fn a_block_is_what_points_to_itself_before_the_list() {
         assert_eq!(found(0x26c0, 0x29a0, 0x1000), Some(0x26c0));
         assert_eq!(found(0x26c0, 0x29a0, 0x2000), Some(0x26c0));
-        // Over the boundary of a page, which may be the first there is.
+        // Across a page boundary, with and without the first page.
         assert_eq!(found(0x1f40, 0x2220, 0x1000), Some(0x1f40));
         assert_eq!(found(0x1f40, 0x2220, 0x2000), None);
-        // Not after it, nor far before it.
+        // After the list, and far before it.
         assert_eq!(found(0x2a00, 0x29a0, 0x1000), None);
         assert_eq!(found(0x2000, 0x2e00, 0x1000), None);
         let other = [0x100u64, 0, 0x120, 0, 0x120, 0, 0, 0];
@@ -112,11 +110,11 @@ mod tests {
     fn threads_of_this_program_have_theirs() {
         let own = || {
             let pointer: u64;
-            // SAFETY: the ABI has the thread pointer itself there.
+            // SAFETY: by the ABI, the word at the thread pointer is the thread pointer itself.
             unsafe {
                 std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly))
             };
-            // SAFETY: no pointers.
+            // SAFETY: the call takes no pointers.
             (unsafe { libc::gettid() } as u32, pointer)
         };
         let mut pointers = ThreadPointers::default();
@@ -131,7 +129,7 @@ mod tests {
         }
         drop(end);
         thread.join().unwrap();
-        // No such thread, no such process.
+        // A thread that does not exist.
         assert_eq!(pointers.of(std::process::id(), u32::MAX), None);
     }
 }

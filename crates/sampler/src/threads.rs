@@ -4,36 +4,36 @@ use nearpage_machine::CpuId;
 use nearpage_recording::{SampleCounts, ThreadIndex};
 use rustc_hash::FxHashMap;
 
-/// What the sampler knows of a thread.
+/// A thread that was sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampledThread {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// Kernel thread id.
     pub tid: u32,
-    /// What became of its samples.
+    /// Numbers of samples by result.
     pub counts: SampleCounts,
-    /// Samples by CPU, user mode and kernel.
+    /// Samples by CPU, in user mode and in the kernel.
     pub cpus: Vec<(CpuId, u64)>,
 }
 
-/// All threads; a kernel tid that is used again is another thread.
+/// All threads. A thread id that is reused gets a new index.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     all: Vec<SampledThread>,
     live: FxHashMap<u32, ThreadIndex>,
     live_by_process: FxHashMap<u32, u32>,
-    /// Threads whose counts changed since they were asked for.
+    /// Whether the thread's counts changed since [`take_changed`](Self::take_changed).
     changed: Vec<bool>,
-    /// Samples of each until [`busy`](Self::busy) last told how many are.
+    /// Samples of each thread at the last call of [`busy`](Self::busy).
     counted: Vec<u64>,
 }
 
-/// Fewer samples do not tell how many threads are busy.
+/// Smallest number of samples from which busy threads are counted.
 const BUSY_SAMPLES_MIN: u64 = 12;
 
 impl Threads {
-    /// A thread began.
+    /// Enters a new thread.
     pub fn begin(&mut self, pid: u32, tid: u32) -> ThreadIndex {
         let index = ThreadIndex(self.all.len() as u32);
         self.all.push(SampledThread {
@@ -49,7 +49,7 @@ impl Threads {
         index
     }
 
-    /// A thread ended; `None` if it was not known.
+    /// Enters the end of a thread; `None` if it was unknown.
     pub fn end(&mut self, tid: u32) -> Option<ThreadIndex> {
         let thread = self.live.remove(&tid)?;
         let pid = self.all[thread.0 as usize].pid;
@@ -62,27 +62,25 @@ impl Threads {
         Some(thread)
     }
 
-    /// The live thread `tid`.
+    /// Index of the live thread `tid`.
     pub fn find(&self, tid: u32) -> Option<ThreadIndex> {
         self.live.get(&tid).copied()
     }
 
-    /// Does process `pid` have live threads?
+    /// Whether process `pid` has live threads.
     pub fn is_live(&self, pid: u32) -> bool {
         self.live_by_process.contains_key(&pid)
     }
 
-    /// Processes with live threads.
     pub fn live_processes(&self) -> impl Iterator<Item = u32> {
         self.live_by_process.keys().copied()
     }
 
-    /// Live threads.
+    /// Ids of the live threads.
     pub fn live(&self) -> impl Iterator<Item = u32> {
         self.live.keys().copied()
     }
 
-    /// Process of a thread.
     pub fn pid(&self, thread: ThreadIndex) -> u32 {
         self.all[thread.0 as usize].pid
     }
@@ -93,7 +91,7 @@ impl Threads {
         &mut self.all[thread.0 as usize].counts
     }
 
-    /// A sample was taken while the thread was on `cpu`; its counts, to be changed.
+    /// Counts of a thread, to be changed, after entering a sample on `cpu`.
     pub fn seen_on(&mut self, thread: ThreadIndex, cpu: CpuId) -> &mut SampleCounts {
         self.changed[thread.0 as usize] = true;
         let SampledThread { cpus, counts, .. } = &mut self.all[thread.0 as usize];
@@ -117,8 +115,8 @@ impl Threads {
         }
     }
 
-    /// How many live threads were busy since this was last told, by their samples: of threads that are
-    /// unequally busy, as many as vary as much. `None`: too few samples to tell.
+    /// Effective number of threads that were busy since the last call: (Σ samples)² / Σ samples², so that a thread
+    /// with few samples counts for little. `None` with too few samples.
     pub fn busy(&mut self) -> Option<f64> {
         self.counted.resize(self.all.len(), 0);
         let samples_of = |thread: &ThreadIndex| {
@@ -184,7 +182,7 @@ mod tests {
         assert_eq!(busy([40, 40, 0]), Some(2.0));
         assert_eq!(busy([4, 0, 4]), None);
         assert_eq!(busy([4, 0, 4]), Some(2.0));
-        // A helper that hardly runs is no second thread.
+        // A helper that hardly runs does not count as a second thread.
         assert!(busy([100, 3, 2]).is_some_and(|busy| busy < 1.2));
     }
 }

@@ -1,5 +1,4 @@
-//! Architectures whose instructions are not decoded yet: what [`crate::architecture`] needs, saying
-//! so. A module of its own replaces it.
+//! Stand-in for [`crate::architecture`] on architectures whose instructions are not decoded yet.
 
 pub(crate) use crate::x86_64::Decoder;
 

@@ -1,19 +1,18 @@
-//! What a sample at some place in a program means, worked out once per place: which instructions
-//! it stands for and how their addresses follow from the registers of the sample.
+//! Meaning of a sample at an address, worked out once per address: the instructions that it stands for, and the
+//! formulas of their addresses in terms of the sample's registers.
 
 use nearpage_recording::{AccessKind, Resolution};
 
-/// More general registers than any architecture has, and the thread pointer.
+/// Size of a register array: more general registers than any architecture has, and the thread pointer.
 pub(crate) const REGISTERS: usize = 33;
 
-/// General registers as samples carry them, in the kernel's order (`PERF_REG_X86_…`: AX BX CX DX SI DI
-/// BP SP R8–R15; `PERF_REG_ARM64_…`: X0–X30 SP), and last the thread pointer (on x86-64, the base of
-/// FS), where it is known.
+/// General registers as in samples, in the kernel's order (`PERF_REG_X86_…`: AX BX CX DX SI DI BP SP R8–R15;
+/// `PERF_REG_ARM64_…`: X0–X30 SP). The last entry is the thread pointer (on x86-64, the base of FS), if it is known.
 pub(crate) type Registers = [u64; REGISTERS];
 
-/// What registers hold.
+/// Values of registers.
 pub(crate) trait RegisterValues {
-    /// 0 where it is not known.
+    /// Value of a register; 0 if it is unknown.
     fn of(&self, register: Register) -> u64;
 }
 
@@ -24,7 +23,7 @@ impl RegisterValues for Registers {
     }
 }
 
-/// Where the thread pointer is in [`Registers`].
+/// Position of the thread pointer in [`Registers`].
 pub(crate) const THREAD_POINTER: Register = REGISTERS as Register - 1;
 
 /// Position in [`Registers`].
@@ -33,22 +32,22 @@ pub(crate) type Register = u8;
 /// A set of registers, one bit each.
 pub(crate) type RegisterSet = u64;
 
-/// What all samples at one place mean.
+/// Meaning of all samples at one address.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Accesses, which share the sample's weight. Never empty.
+    /// One or more accesses, which share the sample's weight.
     Accesses {
         templates: Box<[Template]>,
         resolution: Resolution,
     },
-    /// No memory instruction there.
+    /// No memory access.
     Compute,
-    /// A memory instruction whose address cannot be told, or no code to look at.
+    /// A memory access with unknown address, or unknown code.
     Undecoded(Undecoded),
 }
 
 impl Verdict {
-    /// Is an access relative to the thread pointer?
+    /// Whether an address depends on the thread pointer.
     pub fn needs_thread_pointer(&self) -> bool {
         let pointer = set(Some(THREAD_POINTER));
         let needs = |template: &Template| template.address.registers() & pointer != 0;
@@ -56,37 +55,37 @@ impl Verdict {
     }
 }
 
-/// Why an access cannot be told.
+/// Why an access cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Undecoded {
-    /// Code bytes are unknown, or are none.
+    /// Code bytes are unknown or invalid.
     NoCode,
-    /// Instruction boundaries before the sampled one cannot be told.
+    /// Instruction boundaries before the sampled instruction are ambiguous.
     Ambiguous,
-    /// Address registers were overwritten since.
+    /// Address registers were overwritten before the sample.
     Overwritten,
-    /// Relative to GS, or to FS in 32-bit code.
+    /// The address is relative to GS, or to FS in 32-bit code.
     ThreadBase,
-    /// One address per lane of a vector register, which samples don't carry.
+    /// The access has one address per lane of a vector register, which samples do not carry.
     VectorIndex,
 }
 
 /// One access in terms of a sample's registers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Template {
-    /// The instruction's address.
+    /// Address of the instruction.
     pub instruction: u64,
-    /// From the sampled instruction pointer back to it; jumps between them may make this more than
-    /// an `i8` holds, then it is as far as that goes.
+    /// Distance from the sampled instruction pointer back to the instruction. Jumps between them may exceed the range
+    /// of `i8`, at which the value then stops.
     pub skid_bytes: i8,
     pub kind: AccessKind,
-    /// Recovers address registers that were overwritten since.
+    /// Steps that recover overwritten address registers.
     pub steps: Box<[Step]>,
     pub address: Formula,
 }
 
 impl Template {
-    /// The address accessed. Of `registers` only those are read that it takes.
+    /// The accessed address. Reads only those of `registers` that the address needs.
     #[inline]
     pub fn address(&self, registers: &impl RegisterValues) -> u64 {
         match self.steps.is_empty() {
@@ -104,7 +103,7 @@ impl Template {
     }
 }
 
-/// `base + index × scale + displacement`, and the thread pointer, modulo the address size.
+/// `base + index × scale + displacement`, plus the thread pointer, modulo the address size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Formula {
     pub base: Option<Register>,
@@ -112,18 +111,18 @@ pub(crate) struct Formula {
     pub index_part: Part,
     pub scale: u8,
     pub displacement: u64,
-    /// The thread pointer is added.
+    /// Whether the thread pointer is added.
     pub from_thread_pointer: bool,
-    /// All ones for as many bits as addresses have.
+    /// Mask with one bits for the width of addresses.
     pub mask: u64,
 }
 
-/// What of an index register counts.
+/// Part of an index register that is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Part {
     #[default]
     Whole,
-    /// The lower 32 bits, as a signed number or one without sign.
+    /// The lower 32 bits, signed or unsigned.
     Signed32,
     Unsigned32,
 }
@@ -154,22 +153,22 @@ impl Formula {
     }
 }
 
-/// The set of at most one register.
+/// A set of at most one register.
 pub(crate) fn set(register: Option<Register>) -> RegisterSet {
     register.map_or(0, |register| 1 << register)
 }
 
-/// An instruction without memory operand, done again on a sample's registers.
+/// An instruction without memory operand that can be repeated on a sample's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub operation: Operation,
-    /// 64 bits wide; otherwise 32, and the upper half becomes zero.
+    /// Whether the operation has 64 bits; else 32, and the upper half becomes zero.
     pub wide: bool,
     pub to: Register,
     pub from: Operand,
 }
 
-/// Second operand of a [`Step`]; the first is the register it changes.
+/// Second operand of a [`Step`]; the first is the changed register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operand {
     Register(Register),
@@ -187,7 +186,6 @@ impl Operand {
     }
 }
 
-/// What a [`Step`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Copy,
@@ -210,7 +208,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Does the result depend on what the register held?
+    /// Whether the result depends on the register's old value.
     pub fn reads_destination(self) -> bool {
         use Operation::*;
         !matches!(
@@ -221,7 +219,7 @@ impl Operation {
 }
 
 impl Step {
-    /// Registers it reads.
+    /// Registers that the step reads.
     pub fn reads(&self) -> RegisterSet {
         let own = if self.operation.reads_destination() {
             1 << self.to

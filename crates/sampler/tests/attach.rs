@@ -1,5 +1,5 @@
-//! A process that ends between being found and being observed: a `/proc` made for the test still has it,
-//! the kernel does not.
+//! A process that ends after it was found and before it is observed: a `/proc` made for the test still has it, the
+//! kernel does not.
 
 use std::fs;
 use std::io;
@@ -40,7 +40,7 @@ fn a_process_that_ends_meanwhile_is_said_to_have() {
             error.to_string(),
             format!("process {pid} ended while nearpage attached to it: nothing was recorded")
         ),
-        // Where nobody may be observed anyway.
+        // On machines without permission for perf events.
         Err(Error::NoSource(_)) => eprintln!("skipped: no perf events here"),
         other => panic!("{:?}", other.map(|summary| summary.state)),
     }

@@ -1,6 +1,5 @@
-//! The way of a hardware sample from the kernel to an access, without the hardware: sysfs is made
-//! up, and what it calls loads and stores are the kernel's own page faults, whose samples have
-//! addresses too.
+//! Follows a hardware sample from the kernel to an access without the hardware. A fake sysfs names the kernel's page
+//! faults as loads and stores, as their samples have addresses, too.
 
 use std::fs;
 use std::io;
@@ -35,8 +34,8 @@ impl Sink for Kept {
     }
 }
 
-/// A `/sys` with this machine's CPUs and a PMU of type 1, which is the kernel's software events: 0
-/// is its clock, 2 page faults, 5 minor ones.
+/// A `/sys` with this machine's CPUs and a PMU of type 1, the kernel's software events: 0 is the clock, 2 page faults,
+/// 5 minor faults.
 fn fake_sys(events: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let online = "devices/system/cpu/online";
@@ -65,8 +64,8 @@ fn options(sys: &Path, source: RequestedSource, min_latency_cycles: u32) -> Opti
     let mut options = Options::new(["sh", "-c", ": $(:)"].map(Into::into).to_vec());
     options.sys_root = sys.to_owned();
     options.source = source;
-    // The kernel writes one number in the samples of all software events that a fault sets off,
-    // where they count the same: first touches would be taken for these.
+    // The kernel writes one identifier into the samples of all software events that a fault triggers with the same
+    // count, so first touches would be mistaken for these events.
     options.fault_period = 0;
     options.pmu = PmuOptions {
         min_latency_cycles: Some(min_latency_cycles),
@@ -118,7 +117,7 @@ fn samples_of_all_events_become_accesses_of_their_threads() {
         counts.map(|counts| counts.accesses).sum::<u64>(),
         all as u64
     );
-    // The kernel's own events take no turns.
+    // The kernel's software events are not multiplexed.
     assert!(summary.counting_share > 0.9, "{}", summary.counting_share);
     assert_eq!(summary.records.malformed, 0);
     let mapped = |access: &&Access| {
@@ -141,7 +140,7 @@ fn quick_loads_are_left_out_and_stores_are_not() {
 
 #[test]
 fn an_event_that_is_listed_and_refused_is_no_reason_to_fail() {
-    // The kernel knows no such software event.
+    // The kernel has no such software event.
     let sys = fake_sys(&[("mem-loads", "event=200")]);
     let (_, summary, choice) = record(&options(sys.path(), RequestedSource::Auto, 30));
     assert_eq!(

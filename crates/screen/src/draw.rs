@@ -1,4 +1,4 @@
-//! Draws the screen: what it is of, the place that is looked at, what the command printed, keys.
+//! Draws the screen: title and state, the current place, the command's output, and keys.
 
 mod head;
 mod help;
@@ -19,26 +19,26 @@ use crate::view::{Mode, Place, View};
 
 pub use head::clock;
 
-/// Fewer lines than this have no room for the command's output below.
+/// Minimum height at which the command's output fits below.
 const HEIGHT_WITH_OUTPUT: u16 = 18;
 
-/// What is drawn besides the model.
+/// Data that is drawn in addition to the model.
 pub struct CommandOutput<'a> {
-    /// The last lines that the command printed; `None`: there is no command, or its output goes elsewhere.
+    /// Last lines of the command's output; `None` without a command, or if its output goes elsewhere.
     pub output: Option<&'a [String]>,
 }
 
-/// Headings and titles.
+/// Style of headings and titles.
 fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-/// What is of less interest.
+/// Style of less important text.
 fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-/// A share of remote accesses or lost time: the more, the louder.
+/// Style of a share of remote accesses or lost time; high shares have stronger colours.
 fn alarm(share: f64) -> Style {
     match share {
         s if s >= SHARE_BAD => Style::new().fg(Color::Red),
@@ -47,7 +47,7 @@ fn alarm(share: f64) -> Style {
     }
 }
 
-/// Draws all of it.
+/// Draws the whole screen.
 pub fn draw(frame: &mut Frame, model: &Model, view: &mut View, beside: &CommandOutput) {
     let held = view.held.take();
     let shown = held.as_deref().unwrap_or(model);
@@ -56,7 +56,7 @@ pub fn draw(frame: &mut Frame, model: &Model, view: &mut View, beside: &CommandO
     if view.mode == Mode::Help {
         head.truncate(1);
     }
-    // All keys, and all of the output, take all the room.
+    // The help and the output place take the whole body, so no output is shown below.
     let has_output_below = beside.output.is_some()
         && !matches!(view.level().place, Place::Output)
         && view.mode != Mode::Help
@@ -112,7 +112,7 @@ fn draw_place(
     }
 }
 
-/// What a table has in a line above it.
+/// Line above a table: number of rows, order and filter.
 fn caption(listing: &Listing, view: &View) -> String {
     let order = &view.level().order;
     let one = match view.level().place {
@@ -149,7 +149,7 @@ fn draw_table(frame: &mut Frame, body: Rect, listing: &Listing, view: &View) {
             false => bold(),
         };
         let cell = aligned(&column.title, column, width);
-        // Only the words are underlined.
+        // Only the words of a cell are underlined.
         let words = cell.trim_start();
         let pad = " ".repeat(cell.len() - words.len());
         vec![Span::raw(pad), Span::styled(words.to_owned(), style)]
@@ -164,7 +164,7 @@ fn draw_table(frame: &mut Frame, body: Rect, listing: &Listing, view: &View) {
     ];
     let chosen = level.position(listing);
     let room = usize::from(body.height).saturating_sub(lines.len());
-    // The chosen row stays in the middle as far as there are rows around it.
+    // The chosen row stays in the middle, except near the first and last rows.
     let last_first = listing.rows.len().saturating_sub(room);
     let first = chosen.saturating_sub(room / 2).min(last_first);
     for (at, row) in listing.rows.iter().enumerate().skip(first).take(room) {
@@ -207,7 +207,6 @@ fn draw_output(frame: &mut Frame, area: Rect, output: &[String]) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// `live` moves pages, `top` only looks.
 fn title(kind: Kind) -> &'static str {
     match kind {
         Kind::Live => "nearpage live",

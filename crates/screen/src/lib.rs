@@ -1,14 +1,13 @@
-//! What a terminal shows of running programs: processes, their objects, pages and decisions about them, redrawn after
-//! every interval and at every key.
+//! A terminal screen about running programs: processes, their objects and pages, and decisions. The screen is redrawn
+//! after every interval and every key.
 //!
 //! ```text
 //! Report (daemon) ─► Model ─► draw ─► terminal
 //!                      keys ─► View ──┘
 //! ```
 //!
-//! The daemon's thread hands reports over and goes on. A thread of the screen's own draws and takes keys, so that neither
-//! waits for the other: a terminal that is held (Ctrl-S) holds nothing else. Whatever ends the screen gives the terminal
-//! back as it was ([`leave`]).
+//! The daemon's thread passes reports on without waiting. A separate thread draws and takes keys, so a stopped terminal
+//! (Ctrl-S) stops nothing else. When the screen ends for any reason, the terminal is restored ([`leave`]).
 
 mod draw;
 mod listing;
@@ -41,11 +40,11 @@ pub use tty::{is_ours, leave, leave_on_signals};
 use draw::{CommandOutput, draw};
 use view::{KeyOutcome, Started, View};
 
-/// Keys are waited for so long before the model is looked at again.
+/// How long the screen waits for keys before it checks the model.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// What a command prints is looked at so often.
+/// Interval at which the command's output is checked.
 const OUTPUT_AGAIN: Duration = Duration::from_millis(500);
-/// Lines of the command's output that are kept for the screen.
+/// Number of kept lines of the command's output.
 const OUTPUT_LINES: usize = 500;
 
 struct Shared {
@@ -59,26 +58,26 @@ impl Shared {
     }
 }
 
-/// A screen that is shown.
+/// A screen on a terminal.
 pub struct Screen {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     memory: Option<MemoryWatch>,
-    /// Open for as long as it may have to be given back.
+    /// Kept open until the terminal has been restored.
     _terminal: File,
 }
 
-/// The command that a screen was shown for.
+/// The command that was started for the screen.
 pub struct Command {
-    /// What it prints; `None`: that goes where the screen does not see it.
+    /// Output of the command; `None`: the screen cannot read the output.
     pub output: Option<File>,
 }
 
 impl Screen {
-    /// Takes the terminal. `command`: one was started, and ends with the watching.
+    /// Takes the terminal. `command`: a command that was started, and ends with the screen.
     ///
     /// # Errors
-    /// What is no terminal, and threads that cannot be started.
+    /// The file is no terminal, or a thread cannot be started.
     pub fn start(subject: Subject, terminal: File, command: Option<Command>) -> io::Result<Self> {
         let memory = match subject.kind {
             Kind::Top => Some(MemoryWatch::start(&subject.nodes)?),
@@ -101,7 +100,7 @@ impl Screen {
         let thread = std::thread::Builder::new()
             .name("screen".to_owned())
             .spawn(move || {
-                // A terminal that is gone ends the screen, and nothing else.
+                // If the terminal disappears, only the screen ends.
                 let _ = show(&of_thread, view, terminal, output.as_ref());
             });
         let thread = thread.inspect_err(|_| leave())?;
@@ -113,7 +112,7 @@ impl Screen {
         })
     }
 
-    /// An interval is over.
+    /// Shows the report of an interval.
     pub fn interval(&self, report: &Report) {
         let mut model = self.shared.model();
         model.take(report);
@@ -122,7 +121,7 @@ impl Screen {
         }
     }
 
-    /// Gives the terminal back, and says what all intervals came to.
+    /// Restores the terminal, and returns a summary of all intervals.
     pub fn finish(mut self) -> Vec<String> {
         self.end();
         summary::summary(&self.shared.model())
@@ -143,7 +142,7 @@ impl Drop for Screen {
     }
 }
 
-/// Draws and takes keys until it is over.
+/// Draws and takes keys until the screen ends.
 fn show(shared: &Shared, mut view: View, terminal: File, output: Option<&File>) -> io::Result<()> {
     let writer = BufWriter::with_capacity(1 << 16, terminal);
     let mut terminal = Terminal::new(CrosstermBackend::new(writer))?;
@@ -154,7 +153,7 @@ fn show(shared: &Shared, mut view: View, terminal: File, output: Option<&File>) 
         let mut is_due = match event::poll(PATIENCE) {
             Ok(_) => take_events(shared, &mut view),
             Err(_) => {
-                // Nothing to read keys from.
+                // Keys cannot be read.
                 std::thread::sleep(PATIENCE);
                 false
             }
@@ -170,7 +169,7 @@ fn show(shared: &Shared, mut view: View, terminal: File, output: Option<&File>) 
         let model = shared.model();
         if is_due || drawn != Some(model.intervals) {
             drawn = Some(model.intervals);
-            // Copied, so that a slow terminal keeps nobody from the original.
+            // A copy, so that a slow terminal does not block the model.
             let copy = model.clone();
             drop(model);
             draw_all(&mut terminal, &copy, &mut view, lines.as_deref())?;
@@ -189,7 +188,7 @@ fn draw_all<B: Backend>(
     Ok(())
 }
 
-/// Takes all keys that have come; says whether to draw again.
+/// Handles all waiting keys. Must the screen be redrawn?
 fn take_events(shared: &Shared, view: &mut View) -> bool {
     let mut is_due = false;
     while let Ok(true) = event::poll(Duration::ZERO) {
@@ -202,8 +201,8 @@ fn take_events(shared: &Shared, view: &mut View) -> bool {
         {
             let model = shared.model();
             if view.key(key, &model) == KeyOutcome::End {
-                // As Ctrl-C does; the sampler passes it on to a command.
-                // SAFETY: no pointers.
+                // The signal ends the watching as Ctrl-C does; the sampler passes it on to the command.
+                // SAFETY: the call takes no pointers.
                 unsafe { libc::kill(libc::getpid(), libc::SIGINT) };
             }
         }

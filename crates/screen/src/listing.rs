@@ -1,4 +1,4 @@
-//! The screen's tables of processes, objects and decisions: their columns by width, the order of rows, and the filter.
+//! Tables of processes, objects and decisions: columns by width, order of rows, and filter.
 
 use std::cmp::Ordering;
 
@@ -9,16 +9,15 @@ use nearpage_report::width;
 use crate::model::{Decision, Kind, Model, Process};
 use crate::objects::{Object, objects};
 
-/// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its heading.
+    /// Heading of the column.
     pub title: String,
-    /// Columns of the terminal that it takes.
+    /// Width on the terminal.
     pub width: usize,
     /// On a narrow terminal, columns with the lowest rank are dropped first.
     pub rank: u8,
-    /// It has words rather than numbers: aligned on the left, and sorted from A.
+    /// Does the column contain words, which are aligned to the left and sorted from A?
     pub is_text: bool,
 }
 
@@ -50,7 +49,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What is shown.
+    /// Text of the value.
     pub fn shown(&self) -> &str {
         match self {
             Self::Number(_, text) | Self::Text(text) => text,
@@ -65,46 +64,45 @@ impl Value {
     }
 }
 
-/// A line of a table.
+/// A row of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Identifies the row's process, object or decision from one interval to the next.
     pub key: u64,
     /// A value for each column.
     pub values: Vec<Value>,
-    /// Its process has ended.
+    /// Has the row's process ended?
     pub is_over: bool,
 }
 
-/// A table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
-    /// From left to right.
+    /// Columns from left to right.
     pub columns: Vec<Column>,
-    /// From top to bottom.
+    /// Rows from top to bottom.
     pub rows: Vec<Row>,
-    /// Rows that the filter leaves out.
+    /// Number of rows that the filter removed.
     pub hidden: usize,
     /// Text in place of rows if there are none.
     pub empty: &'static str,
 }
 
-/// How rows are ordered, and which are shown.
+/// Order of the rows, and filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// Title of the column by which rows are sorted; `None`: not sorted.
+    /// Title of the sort column; `None`: rows are not sorted.
     pub by: Option<String>,
-    /// In the opposite order: the least first.
+    /// Is the order reversed, with the smallest value first?
     pub is_reversed: bool,
-    /// Only rows that contain this.
+    /// Text that shown rows contain.
     pub filter: String,
 }
 
-/// Columns between two columns.
+/// Gap between two columns.
 pub const GAP: usize = 1;
 
 impl Listing {
-    /// Orders the rows and leaves out those that are not wanted.
+    /// Sorts the rows, and removes rows that do not contain the filter's text.
     pub fn ordered(mut self, order: &Order) -> Self {
         let all = self.rows.len();
         let filter = order.filter.to_lowercase();
@@ -131,7 +129,8 @@ impl Listing {
         self
     }
 
-    /// Positions of the columns that fit into a width; the widest text gets what is left over, and is always there.
+    /// Positions and widths of the columns that fit into `width_max`. The widest text column gets the remaining width,
+    /// and is always shown.
     pub fn fitting(&self, width_max: usize) -> Vec<(usize, usize)> {
         let mut fitting: Vec<usize> = (0..self.columns.len()).collect();
         let used = |fitting: &[usize]| -> usize {
@@ -171,7 +170,7 @@ fn number(value: f64) -> Value {
     Value::Number(value, count(value))
 }
 
-/// Processes.
+/// Table of processes.
 pub fn processes(model: &Model) -> Listing {
     let is_top = model.subject.kind == Kind::Top;
     let mut columns = vec![
@@ -223,7 +222,7 @@ pub fn processes(model: &Model) -> Listing {
         }
     };
     let mut rows: Vec<Row> = model.processes.iter().map(row).collect();
-    // Of equal ones, those that are known best come first.
+    // The sort is stable, so that among equal rows the process with the most samples comes first.
     let samples = columns.len() - 1;
     rows.sort_by(|a, b| b.values[samples].compare(&a.values[samples]));
     Listing {
@@ -234,7 +233,7 @@ pub fn processes(model: &Model) -> Listing {
     }
 }
 
-/// All memory of a process, and that on each node.
+/// Total memory of a process, then its memory on each node.
 fn memory(model: &Model, pid: u32) -> Vec<Value> {
     let amount = |amount: u64| Value::Number(amount as f64, bytes(amount));
     match model.memory.get(&pid) {
@@ -246,7 +245,7 @@ fn memory(model: &Model, pid: u32) -> Vec<Value> {
     }
 }
 
-/// Objects of a process.
+/// Table of a process's objects.
 pub fn objects_of(model: &Model, process: u16, mappings: &[Mapping]) -> Listing {
     let objects = objects(model, process, mappings);
     let all: f32 = objects.iter().map(|object| object.samples).sum();
@@ -257,7 +256,7 @@ pub fn objects_of(model: &Model, process: u16, mappings: &[Mapping]) -> Listing 
         Column::number("PAGES", 6, 4),
     ];
     for node in &model.subject.nodes {
-        // Who accesses it.
+        // Share of samples from CPUs of this node.
         columns.push(Column::number(&format!("BY {node}"), 5, 5));
     }
     columns.push(Column::text("OBJECT", 16, 10));
@@ -291,7 +290,7 @@ pub fn objects_of(model: &Model, process: u16, mappings: &[Mapping]) -> Listing 
     }
 }
 
-/// Decisions, the latest first, of one process or of all.
+/// Table of decisions, newest first, for one process or for all.
 pub fn decisions(model: &Model, process: Option<u16>, mappings: &[Mapping]) -> Listing {
     let mut columns = vec![
         Column::number("AFTER", 6, 6),
@@ -357,7 +356,7 @@ pub fn aligned(text: &str, column: &Column, columns_max: usize) -> String {
     }
 }
 
-/// The processes as lines of text, the costliest first, at most `rows_max`.
+/// Processes as lines of text, ordered by remote cost, at most `rows_max`.
 pub fn table(model: &Model, columns_max: usize, rows_max: usize) -> String {
     let order = Order {
         by: Some("REMOTE".to_owned()),

@@ -1,4 +1,4 @@
-//! What is known of the watched programs, from the daemon's reports.
+//! State of the watched programs, from the daemon's reports.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,42 +7,43 @@ use nearpage_live::{Entry, LoggedProcess, MemoryWatch, Outcomes, Report, stage};
 use nearpage_report::printable;
 use rustc_hash::FxHashMap;
 
-/// Intervals whose local share is drawn.
+/// Number of intervals in the history of the local share.
 const HISTORY: usize = 240;
-/// Decisions that are kept, the latest.
+/// Maximum number of kept decisions; the oldest are dropped.
 const DECISIONS_MAX: usize = 2000;
-/// Processes that are kept after they ended, for the summary.
+/// Maximum number of processes that are kept after their end, for the summary.
 const ENDED_MAX: usize = 1000;
-/// Intervals that the shares at the beginning and at the end are of.
+/// Number of intervals in the shares at the beginning and at the end.
 const COMPARED: usize = 3;
-/// Samples of a page count by this much less in each further interval: their mean age is five intervals.
+/// Factor by which the weight of a page's samples falls in each further interval. The mean age of samples is five
+/// intervals.
 const KEPT: f32 = 0.8;
-/// Processes whose memory is asked for: those with the most samples.
+/// Number of processes whose memory is queried: those with the most samples.
 const MEMORY_OF: usize = 30;
-/// A page with less than this is forgotten.
+/// Pages with a smaller sum of samples are forgotten.
 const FORGOTTEN: f32 = 0.05;
 
-/// Which command shows the screen.
+/// The command that shows the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `nearpage live`: decisions, and pages that move.
+    /// `nearpage live`, with decisions and moves of pages.
     Live,
-    /// `nearpage top`: nothing moves.
+    /// `nearpage top`, without moves.
     Top,
 }
 
-/// What the screen is of.
+/// The subject of the screen.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Which command shows it.
+    /// The command that shows the screen.
     pub kind: Kind,
-    /// What decides.
+    /// Name of the policy.
     pub policy: String,
     /// Numbers of the machine's nodes, by position.
     pub nodes: Vec<u16>,
     /// Size of a page.
     pub page_bytes: u64,
-    /// Nothing is moved.
+    /// Is nothing moved?
     pub dry_run: bool,
 }
 
@@ -51,7 +52,7 @@ pub struct Subject {
 pub struct Sums {
     /// Samples of accesses.
     pub accesses: f64,
-    /// Those to the memory of the CPU's own node.
+    /// Part of `accesses` to the memory of the CPU's own node.
     pub local: f64,
     /// CPU time.
     pub cpu_ns: f64,
@@ -62,7 +63,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Adds those of other intervals.
+    /// Adds the sums of other intervals.
     pub fn add(&mut self, other: Self) {
         self.accesses += other.accesses;
         self.local += other.local;
@@ -71,7 +72,7 @@ impl Sums {
         self.remote_lost_ns += other.remote_lost_ns;
     }
 
-    /// Local share of the accesses; `None` without any.
+    /// Local share of the accesses; `None` without accesses.
     pub fn local_share(&self) -> Option<f64> {
         (self.accesses > 0.0).then(|| self.local / self.accesses)
     }
@@ -87,32 +88,32 @@ impl Sums {
     }
 }
 
-/// A process.
+/// State of a process.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its number at the kernel.
+    /// Process ID.
     pub pid: u32,
     /// Name of its program.
     pub name: String,
     /// Threads that have not ended.
     pub threads: u32,
-    /// The last interval.
+    /// Sums of the last interval.
     pub now: Sums,
-    /// CPUs that it used in it.
+    /// CPUs that the process used in the last interval.
     pub cpus: f64,
-    /// How it is treated, in words.
+    /// State of migration for the process, as text.
     pub stage: String,
     /// Pages that the policy wanted to move in the last interval.
     pub wanted: u64,
-    /// All intervals.
+    /// Sums of all intervals.
     pub all: Sums,
-    /// The first ones with samples.
+    /// Sums of the first intervals with samples.
     pub first: Sums,
-    /// What became of its pages, in all.
+    /// Numbers of pages by the result of their moves, over all intervals.
     pub outcomes: Outcomes,
-    /// Local share in each interval.
+    /// Local share in each of the last intervals.
     pub history: VecDeque<Option<f64>>,
-    /// It was not in the last report.
+    /// Is the process missing from the last report?
     pub has_ended: bool,
     sampled_intervals: usize,
     latest: VecDeque<Sums>,
@@ -138,7 +139,7 @@ impl Process {
         }
     }
 
-    /// The last intervals with samples.
+    /// Sums of the last intervals with samples.
     pub fn last(&self) -> Sums {
         let mut sums = Sums::default();
         self.latest.iter().for_each(|one| sums.add(*one));
@@ -171,25 +172,25 @@ fn push<T>(queue: &mut VecDeque<T>, value: T, most: usize) {
     queue.push_back(value);
 }
 
-/// A process and the number of a page in it.
+/// A process, and the number of a page in the process.
 pub type PageKey = (u16, u64);
 
-/// A page that was sampled lately.
+/// A recently sampled page.
 #[derive(Clone, Debug)]
 pub struct PageSamples {
-    /// The node that it was last seen on, by position.
+    /// Position of the node on which the page was last seen.
     pub home: u16,
-    /// Samples by node of their CPU, older ones counting less.
+    /// Samples by node of the CPU; older samples have less weight.
     pub by_node: Vec<f32>,
 }
 
 impl PageSamples {
-    /// All samples.
+    /// Sum of the samples.
     pub fn sum(&self) -> f32 {
         self.by_node.iter().sum()
     }
 
-    /// Those from the node that it is on.
+    /// Samples from CPUs of the page's node.
     pub fn local(&self) -> f32 {
         self.by_node
             .get(usize::from(self.home))
@@ -201,84 +202,84 @@ impl PageSamples {
 /// A decision about a page.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// Interval after which it was made, from 1.
+    /// Number of the interval after which the decision was made, from 1.
     pub interval: u64,
-    /// Process and page; `None`: of a page that is no longer known.
+    /// Process and page; `None` if the page is no longer known.
     pub page: Option<PageKey>,
-    /// `migrate`, …
+    /// Kind of the decision, such as `migrate`.
     pub kind: String,
-    /// Where the page was, by position.
+    /// Position of the page's node before the decision.
     pub from: Option<u16>,
-    /// Node, by position.
+    /// Position of the destination node.
     pub to: u16,
     /// The rule that fired.
     pub rule: String,
     /// The page's count for each node.
     pub counts: Vec<u32>,
-    /// Its stores.
+    /// Number of stores to the page.
     pub writes: u32,
-    /// Times that it has migrated.
+    /// Number of migrations of the page.
     pub migrations: u32,
 }
 
-/// The last interval, as a whole.
+/// Totals of the last interval.
 #[derive(Clone, Debug, Default)]
 pub struct IntervalTotals {
     /// Samples of accesses.
     pub samples: u64,
-    /// Pages that are counted.
+    /// Number of pages with counters.
     pub hot_pages: usize,
-    /// Why the policy leaves every program alone, if it does.
+    /// Why the policy does nothing for all programs, if it does nothing.
     pub why_idle: Option<String>,
-    /// Accesses that found no room, in all.
+    /// Accesses without a counter, because there was no room, over all intervals.
     pub dropped: u64,
-    /// Accesses to pages whose node is not known, in all.
+    /// Accesses to pages whose node is not known, over all intervals.
     pub without_node: u64,
-    /// Local share.
+    /// Local share of the accesses.
     pub local: Option<f64>,
-    /// Standard deviation of the nodes' load over its mean.
+    /// Standard deviation of the nodes' load, divided by the mean.
     pub imbalance: f64,
     /// Accesses by node of the CPU and node of the page.
     pub traffic: Vec<Vec<u64>>,
-    /// Pages that moved.
+    /// Number of pages that moved.
     pub moved: u64,
-    /// Pages that were to move.
+    /// Number of pages that were requested to move.
     pub wanted: u64,
 }
 
-/// All that is known.
+/// Everything that the screen shows.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What it is of.
+    /// The subject of the screen.
     pub subject: Subject,
-    /// Intervals so far.
+    /// Number of intervals so far.
     pub intervals: u64,
-    /// Time that they cover.
+    /// Time of the intervals so far.
     pub watched: Duration,
-    /// The last one.
+    /// Totals of the last interval.
     pub latest: IntervalTotals,
-    /// Local share in each.
+    /// Local share in each of the last intervals.
     pub local: VecDeque<Option<f64>>,
     /// Processes, by their number in reports.
     pub processes: BTreeMap<u16, Process>,
-    /// What became of pages, in all.
+    /// Numbers of pages by the result of their moves, over all intervals.
     pub outcomes: Outcomes,
-    /// How much memory moved.
+    /// Amount of moved memory, in bytes.
     pub moved_bytes: u64,
-    /// The longest call that moved pages.
+    /// Time of the longest call that moved pages.
     pub longest_call_ns: u64,
-    /// Decisions, the latest last.
+    /// Kept decisions, newest last.
     pub decisions: VecDeque<Decision>,
-    /// Decisions before these.
+    /// Number of decisions before the kept ones.
     pub decisions_before: u64,
-    /// Bytes on each node, by process number at the kernel.
+    /// Bytes on each node, by process ID.
     pub memory: FxHashMap<u32, Vec<u64>>,
     numbers: FxHashMap<u32, PageKey>,
     pages: FxHashMap<PageKey, PageSamples>,
 }
 
 impl Model {
-    /// Nothing was seen yet.
+    /// State before the first interval.
     pub fn new(subject: Subject) -> Self {
         Self {
             subject,
@@ -298,7 +299,7 @@ impl Model {
         }
     }
 
-    /// Takes in what an interval came to.
+    /// Adds the report of an interval.
     pub fn take(&mut self, report: &Report) {
         let entry = &report.entry;
         let interval = &entry.interval;
@@ -339,7 +340,7 @@ impl Model {
                 local: accesses * local,
                 cpu_ns: time.cpu_ns,
                 lost_ns: time.lost_ns,
-                // A sample stands for as much lost time as any other.
+                // Each sample stands for an equal share of the lost time.
                 remote_lost_ns: match logged.accesses {
                     0 => 0.0,
                     _ => time.lost_ns * (1.0 - local),
@@ -414,7 +415,7 @@ impl Model {
         }
     }
 
-    /// Takes in what is known of processes' memory, and asks for what is to be known of it next.
+    /// Takes the known sizes of processes' memory, and requests the next query.
     pub fn look_up_memory(&mut self, memory: &MemoryWatch) {
         let living = self.processes.values().filter(|one| !one.has_ended);
         let mut by_samples: Vec<(f64, u32)> =
@@ -429,18 +430,18 @@ impl Model {
         memory.want(pids);
     }
 
-    /// The decision with this number, if it is kept.
+    /// The decision with this number, if it is still kept.
     pub fn decision(&self, number: u64) -> Option<&Decision> {
         let at = number.checked_sub(self.decisions_before)?;
         self.decisions.get(usize::try_from(at).ok()?)
     }
 
-    /// A page, if it was sampled lately.
+    /// A page, if it was sampled recently.
     pub fn page(&self, key: PageKey) -> Option<&PageSamples> {
         self.pages.get(&key)
     }
 
-    /// Pages of a process that were sampled lately: address and samples, in order.
+    /// Recently sampled pages of a process, by address.
     pub fn pages_of(&self, process: u16) -> Vec<(u64, &PageSamples)> {
         let of_process = self
             .pages
@@ -453,12 +454,12 @@ impl Model {
         pages
     }
 
-    /// Where a page begins.
+    /// Address of a page.
     pub fn address(&self, number: u64) -> u64 {
         number.saturating_mul(self.subject.page_bytes)
     }
 
-    /// A node's number.
+    /// Number of the node at a position.
     pub fn node(&self, at: u16) -> u16 {
         let number = self.subject.nodes.get(usize::from(at));
         number.copied().unwrap_or(at)

@@ -1,21 +1,21 @@
-//! What was sampled of a process's mappings lately.
+//! Recent samples of a process, by mapping.
 
 use nearpage_report::mappings::{Mapping, mapping_of};
 
 use crate::model::{Model, PageSamples};
 
-/// What was sampled of a mapping lately.
+/// Recent samples of a mapping.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// The mapping; `None`: of pages that are mapped no longer, or of a process that tells nothing.
+    /// The mapping; `None` for pages that are no longer mapped, or if the process's mappings cannot be read.
     pub mapping: Option<Mapping>,
-    /// Samples.
+    /// Number of samples.
     pub samples: f32,
-    /// Those from the node that the page is on.
+    /// Samples from CPUs of the page's node.
     pub local: f32,
-    /// By node of the CPU.
+    /// Samples by node of the CPU.
     pub by_node: Vec<f32>,
-    /// Pages that were sampled, by the node that they are on.
+    /// Number of sampled pages on each node.
     pub pages: Vec<u64>,
 }
 
@@ -41,7 +41,7 @@ impl Object {
         }
     }
 
-    /// What it is called.
+    /// Display name of the object.
     pub fn name(&self) -> &str {
         self.mapping
             .as_ref()
@@ -49,11 +49,11 @@ impl Object {
     }
 }
 
-/// Objects of a process by their mappings, those with the most samples first.
+/// Objects of a process by mapping, ordered by samples.
 pub fn objects(model: &Model, process: u16, mappings: &[Mapping]) -> Vec<Object> {
     let nodes = model.subject.nodes.len();
     let mut objects: Vec<Object> = Vec::new();
-    // Pages come in order of address, and so do mappings.
+    // Both pages and mappings are ordered by address.
     for (address, page) in model.pages_of(process) {
         let mapping = mapping_of(mappings, address);
         let same = objects

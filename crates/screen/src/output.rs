@@ -1,4 +1,4 @@
-//! What a command prints while the screen is shown: into a file, and its last lines below.
+//! Output of a command while the screen is shown: it goes into a file, whose last lines the screen shows.
 
 use std::fs::File;
 use std::io;
@@ -6,13 +6,13 @@ use std::os::unix::fs::FileExt;
 
 use nearpage_report::printable;
 
-/// Of the end of the output so much is looked at.
+/// Size of the end of the output that is read.
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// The last lines of a file, at most so many, without control sequences.
+/// The last lines of a file, at most `lines_max`, without control sequences.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// The file cannot be read.
 pub fn last_lines(file: &File, lines_max: usize) -> io::Result<Vec<String>> {
     let length = file.metadata()?.len();
     let from = length.saturating_sub(TAIL_BYTES);
@@ -28,15 +28,15 @@ pub fn last_lines(file: &File, lines_max: usize) -> io::Result<Vec<String>> {
     let text = String::from_utf8_lossy(&bytes);
     let mut lines: Vec<&str> = text.lines().collect();
     if from > 0 && lines.len() > 1 {
-        // It began before.
+        // The first line began before the part that was read.
         lines.remove(0);
     }
     let first = lines.len().saturating_sub(lines_max);
     Ok(lines[first..].iter().map(|line| plain(line)).collect())
 }
 
-/// A line as it stands on a terminal in the end: what a carriage return had written over is gone, and so are sequences
-/// that colour or move (ECMA-48: ESC [, parameters, a letter).
+/// A line as a terminal finally shows it: text before a carriage return is overwritten, and sequences that set colours
+/// or move the cursor are removed (ECMA-48: ESC [, parameters, a letter).
 fn plain(line: &str) -> String {
     let line = line.trim_end_matches('\r');
     let line = line.rsplit('\r').next().unwrap_or(line);

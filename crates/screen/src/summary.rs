@@ -1,4 +1,4 @@
-//! What remains on the terminal when the screen is gone.
+//! Summary that remains on the terminal after the screen has ended.
 
 use nearpage_amount::{bytes, counted, percent, time};
 use nearpage_live::not_moved;
@@ -7,12 +7,12 @@ use nearpage_report::{shorten, width};
 use crate::draw::clock;
 use crate::model::{Kind, Model, Process, Sums};
 
-/// Processes that are listed.
+/// Maximum number of listed processes.
 const PROCESSES_MAX: usize = 10;
-/// Columns that a name takes.
+/// Width of a name.
 const NAME_COLUMNS: usize = 12;
 
-/// Lines about all intervals; none where there was none.
+/// Lines about all intervals; empty without intervals.
 pub fn summary(model: &Model) -> Vec<String> {
     if model.intervals == 0 {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The screen on a program that is made up, at several sizes.
+//! Tests the screen with an invented program, at several sizes.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use nearpage_live::{
@@ -17,7 +17,7 @@ use crate::{draw_all, listing};
 
 const NODES: u16 = 4;
 const SECOND: u64 = 1_000_000_000;
-/// Number of the first page of the made-up program.
+/// Number of the program's first page.
 const FIRST_PAGE: u64 = 0x7_f000_0000;
 
 fn model(kind: Kind) -> Model {
@@ -30,7 +30,8 @@ fn model(kind: Kind) -> Model {
     })
 }
 
-/// Pages 0 to 15, of which each quarter is accessed from a node; all are on the first node, but those that have moved.
+/// Samples of pages 0 to 15. Each quarter of the pages is accessed from one node. All pages are on the first node,
+/// except the `moved` first pages.
 fn observations(moved: u64) -> Vec<ObservedAccess> {
     let home = |page: u64| if page < moved { page / 4 } else { 0 };
     let seen = |at: u64| ObservedAccess {
@@ -138,7 +139,7 @@ fn report(interval: u64, moved: u64) -> Report {
     }
 }
 
-/// Four intervals, in each of which four more pages are where they are used.
+/// A model after four intervals. In each interval, four more pages are on the node that uses them.
 fn watched(kind: Kind) -> Model {
     let mut model = model(kind);
     for interval in 0..4 {
@@ -343,7 +344,7 @@ fn no_size_and_no_key_is_too_much() {
         let mut looked = Looked::at(kind);
         let mut drawn: u64 = 20_261_126;
         for _ in 0..400 {
-            // Marsaglia's xorshift.
+            // Xorshift generator of Marsaglia.
             drawn ^= drawn << 13;
             drawn ^= drawn >> 7;
             drawn ^= drawn << 17;
@@ -377,7 +378,7 @@ fn remote_cost_is_the_part_of_the_lost_time_that_remote_samples_have() {
     let mut model = model(Kind::Top);
     model.take(&report(0, 0));
     let process = &model.processes[&1];
-    // Three quarters of the samples are remote; 0.8 of 2 s were lost.
+    // Three quarters of the samples are remote, and 0.8 of 2 s were lost.
     let share = process.now.remote_share().expect("CPU time");
     assert!((share - 0.4 * 0.75).abs() < 1e-9, "{share}");
     assert_eq!(process.cpus, 2.0);

@@ -1,4 +1,4 @@
-//! What is looked at, and what keys do about it.
+//! The current place of the screen, and the effect of keys.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nearpage_report::mappings::{Mapping, mappings};
 use crate::listing::{Listing, Order, decisions, objects_of, processes};
 use crate::model::{Decision, Kind, Model};
 
-/// A part of the screen's subject.
+/// A place that the screen can show.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// All processes.
@@ -17,29 +17,28 @@ pub enum Place {
     Process(u16),
     /// Pages of an object.
     Object {
-        /// Whose it is.
+        /// Process of the object.
         process: u16,
-        /// Where it is.
+        /// Mapping of the object.
         mapping: Mapping,
     },
-    /// Decisions about a process's pages, or about all.
+    /// Decisions about one process's pages, or about all pages.
     Decisions(Option<u16>),
-    /// A decision.
+    /// Details of a decision.
     Decision(Box<Decision>),
-    /// What the command printed.
+    /// Output of the command.
     Output,
 }
 
-/// A place, and what of it is looked at.
+/// A place with its selection and order.
 #[derive(Clone, Debug)]
 pub struct Level {
-    /// What it lists.
     pub place: Place,
-    /// How its rows are ordered, and which are shown.
+    /// Order of the rows, and filter.
     pub order: Order,
-    /// Key of the row that is chosen; `None`: the first, whichever it is.
+    /// Key of the chosen row; `None`: always the first row.
     chosen: Option<u64>,
-    /// Where that row was last.
+    /// Latest position of the chosen row.
     at: usize,
 }
 
@@ -61,7 +60,7 @@ impl Level {
         match (self.chosen, position) {
             (None, _) => 0,
             (_, Some(at)) => at,
-            // It is gone: what is in its place now.
+            // If the chosen row has disappeared, the row at its last position is chosen.
             (_, None) => self.at.min(listing.rows.len().saturating_sub(1)),
         }
     }
@@ -75,61 +74,61 @@ impl Level {
     }
 }
 
-/// What has the keys.
+/// Meaning of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Tables.
+    /// Keys move in tables.
     #[default]
     Looking,
-    /// The filter is being typed.
+    /// Keys edit the filter.
     Filtering,
-    /// All keys are shown.
+    /// The help is shown.
     Help,
-    /// Whether to end the command, too.
+    /// The screen asks whether to end the command as well.
     Ending,
 }
 
-/// What a key asks for beyond the screen.
+/// Effect of a key beyond the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOutcome {
-    /// Nothing.
+    /// No effect.
     Nothing,
-    /// The watching ends, and the command that was started for it.
+    /// End the watching, and a command that was started for it.
     End,
 }
 
-/// What was started for the screen.
+/// Command that was started for the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
-    /// Nothing: the targets run anyway.
+    /// No command: the targets ran already.
     Nothing,
-    /// A command, whose output goes elsewhere.
+    /// A command whose output goes elsewhere.
     Command,
-    /// A command, whose output is kept.
+    /// A command whose output is kept.
     CommandWithOutput,
 }
 
-/// What is looked at.
+/// State of the screen that keys change.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The way here, the place itself last.
+    /// Places on the way to the current place, which is the last.
     levels: Vec<Level>,
-    /// What has the keys.
+    /// Meaning of keys.
     pub mode: Mode,
-    /// What was known when it was held still.
+    /// Model at the time when the screen was held.
     pub held: Option<Box<Model>>,
-    /// A command was started, which ends with the watching.
+    /// Was a command started, which ends with the watching?
     pub has_command: bool,
-    /// What a command prints is kept.
+    /// Is the command's output kept?
     pub has_output: bool,
     mappings_of: Option<(u16, u64, Vec<Mapping>)>,
 }
 
-/// Rows that Page Up and Page Down go over.
+/// Number of rows that Page Up and Page Down skip.
 const PAGE: usize = 10;
 
 impl View {
-    /// Of all processes.
+    /// The view of all processes.
     pub fn new(kind: Kind, started: Started) -> Self {
         let mut first = Level::new(Place::Processes);
         first.order.by = Some(match kind {
@@ -146,7 +145,7 @@ impl View {
         }
     }
 
-    /// Where it is.
+    /// The current place.
     pub fn level(&self) -> &Level {
         self.levels.last().expect("the first is never left")
     }
@@ -155,12 +154,12 @@ impl View {
         self.levels.last_mut().expect("the first is never left")
     }
 
-    /// Is there a way back?
+    /// Is there a place to go back to?
     pub fn is_inside(&self) -> bool {
         self.levels.len() > 1
     }
 
-    /// Mappings of the process that is looked at, read once an interval.
+    /// Mappings of the current process, read once per interval.
     pub fn mappings(&mut self, model: &Model) -> Vec<Mapping> {
         let process = match self.level().place {
             Place::Process(process)
@@ -178,7 +177,7 @@ impl View {
             Some(known) if !known.has_ended => mappings(Path::new("/proc"), known.pid),
             _ => Vec::new(),
         };
-        // Of a process that has ended, what was known last.
+        // A process that has ended keeps its last known mappings.
         let read = match &mut self.mappings_of {
             Some((of, _, before)) if *of == process && read.is_empty() => std::mem::take(before),
             _ => read,
@@ -187,13 +186,13 @@ impl View {
         read
     }
 
-    /// Mappings as of an interval, instead of the kernel's.
+    /// Sets the mappings of an interval, in place of the kernel's.
     #[cfg(test)]
     pub fn know_mappings(&mut self, process: u16, interval: u64, mappings: Vec<Mapping>) {
         self.mappings_of = Some((process, interval, mappings));
     }
 
-    /// The rows here; none where there is no table.
+    /// Rows of the current place; empty if the place has no table.
     pub fn listing(&mut self, model: &Model) -> Listing {
         let mappings = self.mappings(model);
         let level = self.level();
@@ -206,7 +205,7 @@ impl View {
         listing.ordered(&level.order)
     }
 
-    /// A key was pressed.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent, model: &Model) -> KeyOutcome {
         match self.mode {
             Mode::Filtering => self.filter(key),
@@ -282,7 +281,7 @@ impl View {
         KeyOutcome::Nothing
     }
 
-    /// A filter is taken back first.
+    /// Clears the filter if there is one; otherwise goes back.
     fn back(&mut self) {
         let filter = &mut self.level_mut().order.filter;
         if !filter.is_empty() {
@@ -324,14 +323,14 @@ impl View {
         self.levels.extend(place.map(Level::new));
     }
 
-    /// Of the process that is looked at, or chosen, or of all.
+    /// Opens decisions about the current or chosen process, or about all processes.
     fn open_decisions(&mut self, model: &Model, listing: &Listing, at: usize) {
         if model.subject.kind == Kind::Top {
             return;
         }
         let process = match self.level().place {
             Place::Process(process) | Place::Object { process, .. } => Some(process),
-            // All of them are one's.
+            // If there is one process, all decisions are about it.
             Place::Processes if model.processes.len() == 1 => listing
                 .rows
                 .get(at)

@@ -1,10 +1,10 @@
-//! Every object in equal blocks, one to a node.
+//! The placement `block-naive`: each object in equal blocks, one block per node.
 
 use crate::figures::Figures;
 use crate::trace::Trace;
 
-/// "A block distribution which size is the object size divided by the number of NUMA nodes" (NumaMMA
-/// §4.1.3), of nodes with memory. `None` for pages in no object that has a page for each node.
+/// Node of each page: "a block distribution which size is the object size divided by the number of NUMA nodes" (NumaMMA
+/// §4.1.3), of nodes with memory. `None` for pages of no object, or of one with fewer pages than nodes.
 pub(crate) fn homes(trace: &dyn Trace, figures: &Figures) -> Vec<Option<u16>> {
     let nodes = &figures.memory_nodes;
     let home = |page: u32| {

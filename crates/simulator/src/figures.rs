@@ -1,4 +1,4 @@
-//! A machine in the units of the replay.
+//! A machine's figures in the units of the replay.
 
 use nearpage_machine::{CacheKind, CpuId, Machine, MoveCost, Prefetcher, Timing};
 
@@ -6,47 +6,45 @@ use crate::Error;
 use crate::interconnect::LinkTimes;
 use crate::options::{Copy, Options};
 
-/// Femtoseconds in a nanosecond. Simulated time is counted in femtoseconds: a cycle, a line over a
-/// fast link and a bandwidth come out exact to a millionth, and 64 bits hold five hours.
+/// Femtoseconds in a nanosecond. The replay counts time in femtoseconds: cycles and line transfers round to a millionth
+/// of a nanosecond, and 64 bits hold five hours.
 pub(crate) const FS: f64 = 1e6;
-/// Simulated times beyond this are refused: room is left for what is added to them. Sums that no 64 bits hold stay
-/// at the greatest number.
+/// Longest simulated time in femtoseconds; longer runs are refused. Half of the range is left for additions.
 pub(crate) const TIME_MAX: u64 = u64::MAX / 2;
 
-/// A machine's figures, times in femtoseconds.
+/// A machine's figures; times in femtoseconds.
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub nodes: usize,
     pub instruction: u64,
-    /// A clock cycle.
     pub cycle: u64,
     pub outstanding: usize,
     pub window: u64,
     /// `[CPU's node × nodes + memory's node]`.
     latency: Vec<u64>,
-    /// For each CPU's node, all nodes from near to far.
+    /// For each CPU's node, all nodes from the lowest latency to the highest.
     pub nearest: Vec<Vec<u16>>,
-    /// A hit of the second and the third level.
+    /// Time of a hit in the second-level and the third-level cache.
     pub hit: [u64; 2],
     pub tlb_miss: u64,
-    /// Service of a line by a controller; 0: no limit.
+    /// Time that a controller serves one line; 0: no limit.
     pub controller: u64,
     pub directory: u64,
-    /// One-way links.
+    /// Number of one-way links.
     pub link_count: usize,
-    /// What requests occupy links for.
+    /// Time for which each request occupies links.
     pub link_times: LinkTimes,
     pub prefetcher: Option<Prefetcher>,
-    /// Lines of the caches that a CPU has to itself: what a thread that comes to it has to refill.
+    /// Lines of a CPU's private caches, which a thread that moves to the CPU has to refill.
     pub private_lines: u64,
     pub lines_per_page: u64,
     /// log₂ of a line's bytes.
     pub line_shift: u32,
     pub moves: MoveCost,
-    /// Nodes that pages can be put on.
+    /// Nodes with memory.
     pub memory_nodes: Vec<u16>,
     pub capacity: Vec<u64>,
-    /// Node of each CPU, by number; `u16::MAX`: no such CPU.
+    /// Node of each CPU, by number; `u16::MAX`: the machine has no such CPU.
     node_of_cpu: Vec<u16>,
     pub clock_ghz: f64,
 }
@@ -91,7 +89,7 @@ impl Figures {
                     timing.latency_ns[from][usize::from(a)]
                         .total_cmp(&timing.latency_ns[from][usize::from(b)])
                 });
-                // Memory without CPUs is no nearer to itself than to others.
+                // The node itself comes first: its entry may not be the lowest in the row of a node without CPUs.
                 order.sort_by_key(|&node| usize::from(node) != from);
                 order
             })
@@ -129,13 +127,13 @@ impl Figures {
         }
     }
 
-    /// Bit n: pages can be put on node n.
+    /// Bit n is set: node n has memory.
     pub fn memory_bits(&self) -> u64 {
         let nodes = self.memory_nodes.iter();
         nodes.fold(0, |bits, node| bits | 1 << node)
     }
 
-    /// All CPUs, by number.
+    /// Numbers of all CPUs.
     pub fn cpus(&self) -> impl Iterator<Item = u32> {
         let nodes = self.node_of_cpu.iter().zip(0..);
         nodes
@@ -143,7 +141,7 @@ impl Figures {
             .map(|(_, cpu)| cpu)
     }
 
-    /// Position of a CPU's node.
+    /// Position of a CPU's node in the machine.
     pub fn node(&self, cpu: CpuId) -> Result<u16, Error> {
         let node = self
             .node_of_cpu
@@ -159,7 +157,7 @@ impl Figures {
         self.latency[usize::from(node) * self.nodes + usize::from(memory)]
     }
 
-    /// What moving a page costs on the whole, where so many are moved at once.
+    /// Mean cost of moving one page, where pages are moved in batches of `batch_pages`.
     pub fn mean_move_ns(&self, batch_pages: u64) -> f64 {
         match self.moves {
             MoveCost::Fixed(ns) => ns,
@@ -176,7 +174,7 @@ impl Figures {
         }
     }
 
-    /// What a store to a replicated page costs, where no other waits for the lock.
+    /// Cost of a store to a replicated page, where no other CPU holds the lock.
     pub fn collapse_ns(&self) -> f64 {
         match self.moves {
             MoveCost::Fixed(ns) => ns,
@@ -191,7 +189,7 @@ impl Figures {
         }
     }
 
-    /// Mean unloaded latency from CPUs to the memory of other nodes; on one node, its own.
+    /// Mean unloaded latency from CPUs to other nodes' memory; on a machine with one node, the local latency.
     pub fn remote_latency(&self) -> u64 {
         let with_cpus = (0..self.nodes as u16).filter(|node| self.node_of_cpu.contains(node));
         let remote: Vec<u128> = with_cpus
@@ -209,7 +207,7 @@ impl Figures {
         }
     }
 
-    /// Of the nodes that the bits of `copies` name, the one with the lowest latency.
+    /// The node with the lowest latency from `node` among the nodes that `copies` has bits for.
     #[inline]
     pub fn nearest_copy(&self, node: u16, copies: u64) -> u16 {
         if copies >> node & 1 == 1 {
@@ -226,7 +224,7 @@ impl Figures {
     }
 }
 
-/// Lines of a CPU's largest data cache that no other CPU shares; 0 where all are shared.
+/// Lines of a CPU's largest data cache that no other CPU shares; 0 where all data caches are shared.
 fn private_lines(machine: &Machine) -> u64 {
     let private = machine
         .caches
@@ -249,7 +247,7 @@ mod tests {
             let timing = machine.timing().expect(name);
             Figures::new(&machine, &timing, &Options::default()).collapse_ns()
         };
-        // Fault, 296 µs under the lock, flush and end; 24 CPUs flush for 1 µs each.
+        // The steps are: a fault, 296 µs under the lock, the flush, the end, and 1 µs of flushing for each of 24 CPUs.
         assert_eq!(
             collapse_ns("carrefour-b"),
             1000.0 + 296_000.0 + 2000.0 + 1000.0 + 24_000.0

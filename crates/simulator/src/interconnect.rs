@@ -1,11 +1,11 @@
-//! What each request puts on each link: data alone, or the packets of a coherence protocol as well.
+//! Load of a request on each link: data alone, or also the packets of a coherence protocol.
 
 use nearpage_machine::{Request, Timing};
 
-/// A link, and the time for which a request occupies it, in femtoseconds.
+/// A link's position, and the time in femtoseconds for which a request occupies the link.
 pub(crate) type Occupied = (u16, u64);
 
-/// What requests occupy links for, by what is requested, `[CPU's node × nodes + memory's node]`.
+/// Link occupation per kind of request, each indexed `[CPU's node × nodes + memory's node]`.
 #[derive(Debug)]
 pub(crate) struct LinkTimes {
     nodes: usize,
@@ -15,7 +15,7 @@ pub(crate) struct LinkTimes {
 }
 
 impl LinkTimes {
-    /// `byte_time`: femtoseconds that a byte takes over a link of so many bytes a second.
+    /// `byte_time` returns the femtoseconds per byte for a bandwidth in bytes per second.
     pub fn new(timing: &Timing, byte_time: impl Fn(f64) -> f64) -> Self {
         let nodes = timing.latency_ns.len();
         let time = |(link, bytes): (u16, u64)| {
@@ -37,7 +37,7 @@ impl LinkTimes {
         }
     }
 
-    /// Of a request from a CPU on `node` to memory on `memory`: for a line, or without data.
+    /// Links that a request from a CPU on `node` to memory on `memory` occupies. `data` is false for an upgrade.
     #[inline]
     pub fn request(&self, node: u16, memory: u16, data: bool) -> &[Occupied] {
         let pair = usize::from(node) * self.nodes + usize::from(memory);
@@ -47,7 +47,7 @@ impl LinkTimes {
         }
     }
 
-    /// Of a line that a CPU on `node` writes back to memory on `home`.
+    /// Links that a write-back from a CPU on `node` to memory on `home` occupies.
     #[inline]
     pub fn write_back(&self, node: u16, home: u16) -> &[Occupied] {
         &self.write_back[usize::from(node) * self.nodes + usize::from(home)]

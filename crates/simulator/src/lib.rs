@@ -1,53 +1,53 @@
 //! A modelled ccNUMA machine that replays the misses of a trace under any policy.
 //!
-//! It is the second of two stages. The tracer has run every reference through the caches once and kept the misses. Here the
-//! misses are replayed in the order of simulated time, each thread with a clock of its own, against memory controllers,
-//! links, a page table with replicas, and a policy that moves pages. Which references miss is assumed not to depend on
-//! placement, as in Verghese's thesis (§6.1).
+//! The simulation is the second of two stages. The tracer has run every reference through the caches once and kept the
+//! misses. The simulator replays the misses in the order of simulated time, each thread with a clock of its own,
+//! against memory controllers, links, a page table with replicas, and a policy that moves pages. It assumes that
+//! placement does not change which references miss, as Verghese's thesis does (§6.1).
 //!
-//! What is modelled, and how:
+//! The model:
 //!
 //! - **A miss** takes the unloaded latency from the CPU's node to the nearest copy of its page, plus the longest of its
-//!   waits for the controller, the directories and the links on its way. It enters all of these queues when it is
-//!   issued. Links carry the line. Under a coherence protocol without a directory (`[coherence]` of a machine) they also
-//!   carry the packets of requests, probes, answers and data heads. A line that another cache holds modified is
-//!   fetched from the page's node, too; on machines with directories it also takes the hops to that cache. Upgrades wait
-//!   for directories only. Write-backs occupy controllers and links, and no thread waits for them.
+//!   waits: for the controller, the directories and the links on its way. The miss enters all of these queues when it
+//!   is issued. Links carry the line. Under a coherence protocol without a directory (`[coherence]` of a machine) they
+//!   also carry the packets of requests, probes, answers and data heads. A line that another cache holds modified is
+//!   fetched from the page's node, too; on machines with directories it also takes the hops to that cache. Upgrades
+//!   wait for directories only. Write-backs occupy controllers and links, and no thread waits for them.
 //! - **A CPU** waits for each miss, or has several outstanding misses and runs ahead of the oldest as far as its window
-//!   allows. A miss whose address depends on what an earlier miss fetches waits for that miss, where the trace has the
-//!   dependency. The CPU always waits for instruction fetches, and for all outstanding misses before it wakes,
-//!   waits for, or makes way for another thread. Threads of one CPU take turns.
-//! - **A prefetcher** (`[prefetcher]`) requests lines ahead of streams of misses. These count among the CPU's outstanding
-//!   misses until they come. A line that the program never uses takes its place in the queues all the same, and is
-//!   assumed to be in no cache.
-//! - **Hits** cost what the machine says where the trace has them (`--keep-hits`). TLB misses cost the sum of their
-//!   levels; the misses of the page walk itself are not modelled. After the flush for a page that moved in steps,
-//!   each page is missing from a TLB until its CPU uses it again.
-//! - **Page tables**: where moves cost by step, a thread that comes to another node goes on using the copy of a page that
-//!   it used before, until the page is moved or copied, or the thread's misses to it ask for that. Elsewhere a thread uses
-//!   the nearest copy at once.
+//!   allows. If the trace has the dependency, a miss whose address depends on an earlier miss's data waits for that
+//!   miss. The CPU always waits for instruction fetches. It waits for all outstanding misses before its thread wakes,
+//!   waits for, or makes way for another thread. Threads of one CPU share the CPU by time slices.
+//! - **A prefetcher** (`[prefetcher]`) requests lines ahead of streams of misses. Requested lines count among the CPU's
+//!   outstanding misses until they arrive. A line that the program never uses takes its place in the queues as well,
+//!   and is assumed to be in no cache.
+//! - **Hits** cost the machine's hit latencies if the trace has them (`--keep-hits`). TLB misses cost the sum of their
+//!   levels; the misses of the page walk itself are not modelled. After the flush for a page that moved in steps, each
+//!   page is missing from a TLB until its CPU uses the page again.
+//! - **Page tables**: where moves cost by step, a thread that moves to another node keeps its old copy of a page. This
+//!   ends when the page is moved or copied, or when the thread's misses make the page hot. Elsewhere a thread uses the
+//!   nearest copy at once.
 //! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and flushes. The CPU
 //!   whose miss triggered the move pays at its next reference. Copying takes bandwidth of controllers and links where
-//!   moves cost by step. What a kernel policy decides by the clock (`carrefour`), a kernel thread carries out page
-//!   by page on a CPU that no thread needs; without such a CPU, the thread that is furthest behind pays.
-//! - **A store to a replicated page** is a fault, after which the master copy alone is left or, under `carrefour`, the
+//!   moves cost by step. Moves that a policy decides at fixed intervals (`carrefour`) are made by a kernel thread, page
+//!   by page, on a CPU that no thread needs. Without such a CPU, the thread that is furthest behind pays.
+//! - **A store to a replicated page** is a fault, after which only the master copy is left or, under `carrefour`, the
 //!   writer's copy. Another node that had a copy then faults at its next miss and gets a new copy. Stores that hit in a
-//!   cache fault, too. Of those, the trace has the first to each page in 100,000 instructions of a thread, so a copy
+//!   cache fault, too. The trace has the first such store to each page in 100,000 instructions of a thread, so a copy
 //!   outlives a store by no more than that.
-//! - **Samples** (`carrefour`) are taken of each thread at even distances of its own time, and cost it time. Chance decides
-//!   which instruction is sampled: a miss as often as instructions are misses, and a load or store that hits in the first
-//!   level as often as programs load and store. Such a load counts as one to the page of the last data miss, such a store as
-//!   one to the page that is last known to have been stored to. Where a policy is shown one miss in N, the distances
-//!   between these are random, too.
-//! - **Hinting faults** (`kernel-balancing`) come at the first miss to a page after the page was unmapped: references
-//!   that hit in the first level are not in a trace.
-//! - **A thread that moves** to another CPU, by a schedule ([`Schedule`]) or a policy, finds cold caches there. It is charged
-//!   once for refilling them, one line after the other at the mean latency of its misses so far. As many lines are
-//!   charged as the CPU's largest private cache has, or as the thread has missed since it last moved. This is an
-//!   estimate ([`Outcome::estimated`]): the trace does not say what the thread would miss there.
+//! - **Samples** (`carrefour`) are taken of each thread at even distances of its own time, and cost it time. The
+//!   sampled instruction is random: a miss as often as instructions are misses, and a load or store that hits in the
+//!   first level as often as programs load and store. Such a load counts for the page of the last data miss, such a
+//!   store for the page that the thread is last known to have stored to. Where a policy is shown one miss in N, the
+//!   distances between shown misses are random, too.
+//! - **Hinting faults** (`kernel-balancing`) come at the first miss to a page after the page was unmapped, because
+//!   references that hit in the first level are not in a trace.
+//! - **A thread that moves** to another CPU, by a schedule ([`Schedule`]) or a policy, finds cold caches there. It is
+//!   charged once for refilling them, one line after the other at the mean latency of its misses so far. The number of
+//!   lines is that of the CPU's largest private cache, or of the thread's misses since its last move if that is less.
+//!   The charge is an estimate ([`Outcome::estimated`]), because the trace does not have the misses in cold caches.
 //!
-//! [`simulate`] runs several policies in parallel, each a replay of its own: results do not depend on
-//! how many workers there are.
+//! [`simulate`] runs several policies in parallel. Each is a separate replay, so results do not depend on the number of
+//! workers.
 
 mod block_naive;
 mod error;
@@ -101,11 +101,11 @@ use figures::Figures;
 use plan_with_online_migration::PlanWithOnlineMigration;
 use replay::{Distances, Replay, StaticPlacement};
 
-/// Replays `trace` on `machine` once for each job, on at most `workers` threads; results in the order
-/// of the jobs.
+/// Replays `trace` on `machine` once for each job, with at most `workers` replays in parallel. The results are in the
+/// order of the jobs.
 ///
 /// # Errors
-/// The first job's error, of those that fail.
+/// The error of the first job that fails.
 pub fn simulate(
     trace: &dyn Trace,
     machine: &Machine,
@@ -144,8 +144,8 @@ pub fn simulate(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Replays that fit at once into the memory that a simulation may take, 512 MiB and 64 bytes a page,
-/// less some for all that is not kept by page, and for steps that are kept decoded.
+/// Number of replays whose memory fits at once. A simulation may take 512 MiB and 64 bytes per page; 192 MiB of the 512
+/// MiB are for per-page state, the others for kept steps and everything else.
 fn at_once(pages: u64, jobs: &[Job], nodes: u64) -> usize {
     const BY_PAGE_MAX: u64 = 192 << 20;
     let each = jobs.iter().map(|job| job.bytes_a_page(nodes)).max();
@@ -240,7 +240,7 @@ fn simulate_one(
     }
 }
 
-/// Where pages start, as far as the policy says it of each.
+/// First node of each page, for policies that decide it for each page in advance.
 fn first_homes(
     trace: &dyn Trace,
     timing: &Timing,
@@ -249,7 +249,7 @@ fn first_homes(
 ) -> Result<Option<Vec<Option<u16>>>, Error> {
     Ok(match &job.policy {
         SimulatedPolicy::PostFacto => {
-            // Which misses of one thread come after another's marker, only a replay tells.
+            // With markers or moved threads, only a replay tells which misses count and from which node they come.
             let misses = match job.schedule.moves_threads() || trace.may_be_marked() {
                 false => post_facto::traced(trace, figures)?,
                 true => watched(trace, timing, figures, job)?,
@@ -268,8 +268,8 @@ fn first_homes(
     })
 }
 
-/// Misses of each page by node where a scheduler has the threads run, and in the marked phases: those of a
-/// replay under first touch.
+/// Misses of each page by node, counted in a replay under first touch: threads run where the schedule has them, and
+/// only marked phases count.
 fn watched(
     trace: &dyn Trace,
     timing: &Timing,
@@ -292,7 +292,7 @@ fn watched(
     Ok(misses)
 }
 
-/// What a plan wants of a page beyond its first home.
+/// The change that a plan asks for after a page's first touch.
 fn change(home: &Option<Home>) -> PlannedChange {
     match home {
         Some(Home::Copies) => PlannedChange::Copies,
@@ -302,7 +302,7 @@ fn change(home: &Option<Home>) -> PlannedChange {
     }
 }
 
-/// The same from when a phase begins.
+/// The change that a plan asks for when a phase begins.
 fn change_in_phase(home: &Option<Home>) -> PlannedChange {
     match home {
         Some(Home::Copies) => PlannedChange::Copies,
@@ -312,7 +312,7 @@ fn change_in_phase(home: &Option<Home>) -> PlannedChange {
     }
 }
 
-/// A replay to be made.
+/// Inputs of one replay.
 struct Run<'a> {
     trace: &'a dyn Trace,
     timing: &'a Timing,
@@ -322,11 +322,11 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// A plan that moves or copies pages while the program runs.
+    /// Replays under a plan that moves or copies pages while the program runs.
     fn under_plan(self, plan: &PlanHomes, setting: Setting) -> Result<Outcome, Error> {
         let pages = setting.pages;
         let mut changes: Vec<PlannedChange> = plan.homes.iter().map(change).collect();
-        // A plan may be of fewer pages.
+        // The plan may have been made for a trace with fewer pages.
         changes.resize(pages, PlannedChange::Nothing);
         let phases = plan.phases.iter().map(|phase| PlannedPhase {
             entry: phase.entry.clone(),
@@ -389,7 +389,7 @@ mod memory_tests {
     fn few_replays_at_once_where_there_are_many_pages() {
         let jobs = ["first-touch", "migrate-replicate"]
             .map(|name| Job::new(SimulatedPolicy::from_name(name).expect(name)));
-        // 64 bytes a page and replay: 3 Mi pages fill 192 MiB.
+        // At 64 bytes per page and replay, 3 Mi pages fill the 192 MiB.
         assert_eq!(jobs[1].bytes_a_page(8), 64);
         assert_eq!(at_once(1 << 20, &jobs, 8), 4);
         assert_eq!(at_once(3 << 20, &jobs, 8), 2);

@@ -1,15 +1,15 @@
-//! Which copy of a page a thread's page table leads to.
+//! The copy of a replicated page that each thread's page table maps.
 
-/// By page and thread, the copy in use. Verghese §8.3: "When a process is rescheduled to a different node, which has a local
-/// copy of a page, it may take a while before the page-table entry is changed to reflect this. Currently we only change
-/// mappings when a page or one of its replicas is processed after crossing the trigger threshold."
+/// The mapped copy by page and thread. Verghese §8.3: "When a process is rescheduled to a different node, which has a
+/// local copy of a page, it may take a while before the page-table entry is changed to reflect this. Currently we only
+/// change mappings when a page or one of its replicas is processed after crossing the trigger threshold."
 pub(crate) struct Mappings {
     threads: usize,
-    /// A row of threads for each page.
+    /// Node of the mapped copy, `[page × threads + thread]`.
     copies: Vec<u8>,
 }
 
-/// The thread has not used the page since it was last processed.
+/// The thread has no mapping of the page since the page was last processed.
 const NONE: u8 = u8::MAX;
 
 impl Mappings {
@@ -25,7 +25,7 @@ impl Mappings {
         &mut self.copies[start..start + self.threads]
     }
 
-    /// The copy that a thread uses: the nearest one, unless it has used another of them since the page was last processed.
+    /// Node of the copy that a thread maps: the nearest copy, unless an older mapping still exists.
     #[inline]
     pub fn copy(&mut self, page: u32, thread: usize, nearest: u16, copies: u64) -> u16 {
         let mapped = &mut self.row(page)[thread];
@@ -35,13 +35,13 @@ impl Mappings {
         (*mapped).into()
     }
 
-    /// Does a thread use another copy than that of `node`?
+    /// Does a thread map a copy on a node other than `node`?
     pub fn leads_elsewhere(&mut self, page: u32, thread: usize, node: u16) -> bool {
         let mapped = self.row(page)[thread];
         mapped != NONE && u16::from(mapped) != node
     }
 
-    /// The page is processed: from now on each thread uses the copy that is nearest to it.
+    /// Drops all mappings of a page, so that each thread maps its nearest copy at its next reference.
     pub fn process(&mut self, page: u32) {
         self.row(page).fill(NONE);
     }

@@ -1,4 +1,4 @@
-//! Lines that one CPU has modified: a miss to these goes on to where they are (Verghese §8.3).
+//! Lines that a CPU's cache holds modified: a miss to such a line is forwarded to that cache (Verghese §8.3).
 
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, Served};
@@ -6,15 +6,15 @@ use rustc_hash::FxHashMap;
 
 use crate::figures::Figures;
 
-/// The node of the CPU that has a line modified, by page and line.
+/// Node of the CPU whose cache holds a line modified, by page and line in the page.
 #[derive(Debug, Default)]
 pub(crate) struct ModifiedLines {
     nodes: FxHashMap<(u32, u32), u16>,
 }
 
 impl ModifiedLines {
-    /// What a reference of a CPU on `node` takes longer than from memory on `home`, as its line is modified elsewhere:
-    /// over two hops in all where memory is the CPU's own or the line is at the memory's node, over three otherwise.
+    /// Additional latency of a miss whose line another CPU holds modified. The line comes over two hops if the memory
+    /// is local or the holder is at the home, and over three hops otherwise.
     pub fn detour(&mut self, miss: &Miss, node: u16, home: u16, figures: &Figures) -> u64 {
         let line = (miss.page.0, miss.offset >> figures.line_shift);
         let mut holder = None;
@@ -36,7 +36,7 @@ impl ModifiedLines {
                 } else if holder == home {
                     0
                 } else {
-                    // A clean line of another node's memory comes over two hops.
+                    // The latency of remote memory is two hops, so half of its excess over local latency is one hop.
                     figures.latency(node, home).saturating_sub(own) / 2
                 }
             }

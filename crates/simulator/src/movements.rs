@@ -1,5 +1,5 @@
-//! Every change of where a page is, as it happens, and where each page was first and last: what ARS
-//! shows as runtime migration, page show and page location (§4.2).
+//! Log of page movements, and the first and last home of each page. ARS (§4.2) shows the same data as runtime
+//! migration, page show and page location.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -7,42 +7,42 @@ use serde::Serialize;
 use crate::figures::FS;
 use crate::trace::Trace;
 
-/// Pages whose first and last homes are kept, at most.
+/// Maximum number of pages whose first and last homes are kept.
 pub(crate) const PAGES_MAX: usize = 100_000;
 
-/// What was done to a page.
+/// Kind of a page movement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MovementKind {
-    /// Its home is another node, nearer to who uses it.
+    /// The page's home moves to another node, nearer to its users.
     Migrate,
-    /// Its home is another node, to spread load.
+    /// The page's home moves to another node, to spread load.
     Interleave,
-    /// Another node has a copy too.
+    /// Another node gets a copy.
     Replicate,
-    /// A node that had lost its copy to a store has a fresh one (Carrefour §3.3.2).
+    /// A node that had lost its copy to a store gets a fresh one (Carrefour §3.3.2).
     Refresh,
-    /// After a store one copy is left.
+    /// A store leaves one copy.
     Collapse,
 }
 
-/// A change of where a page is.
+/// One movement of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Movement {
-    /// When what led to it happened, in nanoseconds since the simulation began: moves of a batch
-    /// have one time, and the thread that makes them is busy with them for a while after it.
+    /// Time of the event that caused the movement, in nanoseconds since the simulation began. All moves of a batch have
+    /// the same time; the thread that makes them is busy for a while afterwards.
     pub time_ns: u64,
-    /// Position of the page among all of [`Movements::extents`].
+    /// Position of the page in the concatenation of [`Movements::extents`].
     pub page: u32,
-    /// What was done.
+    /// Kind of the movement.
     pub kind: MovementKind,
-    /// Its home before.
+    /// Home of the page before the movement.
     pub from: u16,
-    /// Node of its new home, or of the copy; after a collapse, of the one that is left.
+    /// Node of the new home or of the new copy; after a collapse, node of the copy that is left.
     pub to: u16,
 }
 
-/// Pages that follow each other in a process's address space.
+/// A run of consecutive pages in a process's address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageExtent {
     /// Process, from 0.
@@ -53,20 +53,19 @@ pub struct PageExtent {
     pub homes: Vec<(u8, u8)>,
 }
 
-/// What pages did in a simulation: all of it, marked phases or not.
+/// Page movements of a whole simulation, inside and outside of marked phases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Movements {
-    /// In order of time, the first so many.
+    /// The first movements up to [`Options::movements_max`](crate::Options), in order of time.
     pub kept: Vec<Movement>,
-    /// Those that came after them, or were of pages that are not among `extents`.
+    /// Number of movements that were not kept: beyond the maximum, or of pages that no extent lists.
     pub omitted: u64,
-    /// Pages that were touched, in order of process and address.
+    /// Touched pages, in order of process and address.
     pub extents: Vec<PageExtent>,
-    /// Pages that are not among them.
+    /// Number of touched pages that `extents` does not list.
     pub pages_omitted: u64,
 }
 
-/// Keeps movements while a simulation runs.
 #[derive(Debug, Default)]
 pub(crate) struct MovementLog {
     kept: Vec<Movement>,
@@ -77,7 +76,7 @@ pub(crate) struct MovementLog {
 }
 
 impl MovementLog {
-    /// Of at most so many.
+    /// `most`: maximum number of movements to keep.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -85,7 +84,7 @@ impl MovementLog {
         }
     }
 
-    /// What comes is done at `now`, in femtoseconds.
+    /// Sets the time of the following movements, in femtoseconds.
     pub fn set_now(&mut self, now: u64) {
         self.now = self.now.max(now);
     }
@@ -104,8 +103,7 @@ impl MovementLog {
         });
     }
 
-    /// With the first and the last home of each page that was touched; `None` where nothing was to
-    /// be kept.
+    /// Returns the log with the first and the last home of each touched page; `None` if no movements were to be kept.
     pub fn finish(
         &mut self,
         trace: &dyn Trace,
@@ -118,7 +116,7 @@ impl MovementLog {
             omitted: self.omitted,
             ..Movements::default()
         };
-        // Position of each page, by its number in the trace.
+        // Position of each page in the extents, by its number in the trace.
         let mut positions: Vec<Option<u32>> = Vec::new();
         let mut listed = 0;
         for (page, homes) in (0u32..).zip(homes) {

@@ -1,4 +1,4 @@
-//! What to simulate: a policy ([`SimulatedPolicy`]), where pages start, what the policy is shown, how pages are moved.
+//! A simulation job: the policy ([`SimulatedPolicy`]), its options, and where pages and threads start.
 
 mod effects;
 
@@ -11,7 +11,7 @@ use self::effects::{OF_PAGES, OF_STEPS, OF_VIEW};
 use crate::policy::{Home, SimulatedPolicy};
 use crate::schedule::Schedule;
 
-/// What a policy is shown of the misses (Verghese §7).
+/// References that a policy is shown (Verghese §7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Information {
     /// Cache misses.
@@ -19,17 +19,17 @@ pub enum Information {
     Cache,
     /// TLB misses.
     Tlb,
-    /// Loads that take at least a number of cycles, as processors sample them (Marathe §3.1, §7).
+    /// Loads that take at least a given number of cycles, as sampling hardware reports them (Marathe §3.1, §7).
     Loads,
-    /// Time lost to misses, as a clock samples it: one observation for the time that as many remote
-    /// misses take, unloaded, as one in how many is seen. A miss that takes longer is seen more often.
+    /// Stall time, as a clock samples it: one observation per stall time of `every` unloaded remote misses. A miss that
+    /// takes longer is seen more often.
     Clock,
-    /// The policy's own source: samples, or hinting faults.
+    /// The source that the policy itself asks for: samples, or hinting faults.
     Asked,
 }
 
 impl Information {
-    /// Each source with its names: of all events, and of samples. The names of a source that is always sampled are the same.
+    /// Names of each source: for all of its events, and for samples. Sources that are always sampled have one name.
     const WORDS: [(Self, &'static str, &'static str); 5] = [
         (Self::Cache, "cache", "sampled-cache"),
         (Self::Tlb, "tlb", "sampled-tlb"),
@@ -38,7 +38,7 @@ impl Information {
         (Self::Asked, "asked", "asked"),
     ];
 
-    /// The source with this name, and the sampling period: one event in so many is shown.
+    /// The source with this name, and the sampling period (one event in that many is shown).
     fn from_word(word: &str) -> Option<(Self, u32)> {
         let (information, all, _) = Self::WORDS
             .into_iter()
@@ -53,67 +53,67 @@ impl Information {
     }
 }
 
-/// CPUs that are asked to flush their TLB when a page moves.
+/// CPUs that must flush their TLB when a page moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flush {
-    /// All that run a thread (IRIX, Verghese §8).
+    /// All CPUs that run a thread (IRIX, Verghese §8).
     #[default]
     All,
-    /// Those that have used the page since it last moved (the improvement of §8.2).
+    /// CPUs that have used the page since it last moved (the improvement of Verghese §8.2).
     Mapping,
 }
 
-/// Who copies pages.
+/// Hardware that copies pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Copy {
-    /// The CPU, at the machine's cost.
+    /// The CPU; the cost is the machine's `copy_ns`.
     #[default]
     Cpu,
-    /// The directory controller, at the machine's cost (Verghese §8.2).
+    /// The directory controller; the cost is the machine's hardware copy time (Verghese §8.2).
     Hardware,
 }
 
-/// Which pages rules and policies place.
+/// Pages that rules and policies place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// All pages.
     #[default]
     All,
-    /// Those of the heap, of own mappings and of own static data that several threads use: what ARS distributes, monitors and
-    /// moves (§3, §4). The others stay where they are first touched, and no policy is shown them.
+    /// Pages of the heap, of the program's own mappings and of its own static data that several threads use: ARS
+    /// distributes, monitors and moves these (§3, §4). Other pages stay on the node of their first touch, and policies
+    /// are not shown their misses.
     Shared,
 }
 
-/// How a policy is run.
+/// Options of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What the policy is shown.
+    /// References that the policy is shown.
     pub information: Information,
-    /// Sampling period: one event in so many is shown.
+    /// Sampling period: the policy is shown one event in `every`.
     pub every: u32,
-    /// For [`Information::Loads`]: least number of cycles of a load that is shown.
+    /// For [`Information::Loads`]: minimum number of cycles of a load that is shown.
     pub latency_cycles_min: u64,
-    /// A fixed cost for each page moved, in place of the machine's.
+    /// Fixed cost of each page move, in place of the machine's cost.
     pub move_ns: Option<u64>,
-    /// Which pages are placed.
+    /// Pages that are placed.
     pub pages: Pages,
-    /// Which CPUs flush their TLBs.
+    /// CPUs that flush their TLBs.
     pub flush: Flush,
-    /// Whether a CPU or the directory controller copies pages.
+    /// Hardware that copies pages.
     pub copy: Copy,
-    /// Hot pages that are collected before the CPU is interrupted, where moves are costed by step…
+    /// Number of hot pages after which the CPU is interrupted to move them, where moves are costed by step…
     pub batch_pages: u64,
-    /// …or the time after which it is, whichever comes first (Verghese §8.1).
+    /// …or the time since the first hot page, whichever comes first (Verghese §8.1).
     pub batch_ns: u64,
-    /// Pages that there are in all, for memory pressure (Verghese Table 7); besides, no node has
-    /// more than its memory holds.
+    /// Total number of pages of memory, besides each node's own limit, to model memory pressure (Verghese Table 7).
     pub memory_pages: Option<u64>,
-    /// Time after which a thread makes way for another on its CPU.
+    /// Time slice of a thread where others wait for its CPU.
     pub slice_ns: u64,
-    /// Start of a policy's random draws.
+    /// Seed of a policy's random draws.
     pub seed: u64,
-    /// Most movements of pages that are kept, together with a timeline; 0: neither is kept. Results do not depend on
-    /// this.
+    /// Maximum number of page movements to keep; 0: neither movements nor a timeline are kept. The results do not
+    /// depend on this option.
     pub movements_max: usize,
 }
 
@@ -148,10 +148,10 @@ impl Default for Options {
     }
 }
 
-/// One in ten, where a sampled source is chosen and nothing else said (Verghese §7.2).
+/// Default sampling period of sampled sources (Verghese §7.2).
 pub const EVERY_SAMPLED: u32 = 10;
 
-/// Numbers among the options.
+/// Options with a numeric value.
 pub const NUMBERS: [Parameter; 8] = [
     Parameter::new(
         "every",
@@ -203,21 +203,21 @@ pub const NUMBERS: [Parameter; 8] = [
 pub struct Job {
     /// The policy.
     pub policy: SimulatedPolicy,
-    /// Where pages start; absent: first touch, and for static policies where these put them.
+    /// Rule for the first touch of pages; absent: first touch, or the rule of a static policy.
     pub initial: Option<Initial>,
-    /// How it is run.
+    /// How the policy is run.
     pub options: Options,
-    /// Options that were set by name.
+    /// Names of the options that were set, to report options without effect.
     given: Vec<&'static str>,
-    /// Which thread runs where and when.
+    /// Placement of threads over time.
     pub schedule: Arc<Schedule>,
 }
 
 impl Job {
-    /// A job with all options as published.
+    /// A job with the published default options.
     pub fn new(policy: SimulatedPolicy) -> Self {
         let (information, every) = match policy {
-            // It is to do with samples.
+            // `auto` is designed for sampled misses.
             SimulatedPolicy::Auto(_) => (Information::Cache, EVERY_SAMPLED),
             _ if policy.asks() => (Information::Asked, 1),
             _ => (Information::Cache, 1),
@@ -235,7 +235,7 @@ impl Job {
         }
     }
 
-    /// The job with the defaults for a machine with that many nodes.
+    /// The job with the defaults for a machine with `nodes` nodes.
     pub(crate) fn on(&self, nodes: usize) -> Cow<'_, Self> {
         let SimulatedPolicy::PushPull(monitor, parameters) = self.policy else {
             return Cow::Borrowed(self);
@@ -246,10 +246,10 @@ impl Job {
         })
     }
 
-    /// Sets a parameter of the policy or an option; `false`: this job has none of that name.
+    /// Sets a parameter of the policy or an option; `false`: the job has no parameter or option of that name.
     ///
     /// # Errors
-    /// A value that it cannot have.
+    /// The value is out of range or unknown.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
         let known = OF_STEPS
             .iter()
@@ -276,7 +276,7 @@ impl Job {
             |words: &str| ParameterError(format!("{name}={value}: expected one of {words}"));
         match name {
             "source" if matches!(self.policy, SimulatedPolicy::KernelBalancing(_)) => {
-                // It has nothing to go by but its own hinting faults.
+                // The kernel sees nothing but its own hinting faults.
                 return Ok(false);
             }
             "source" => {
@@ -316,7 +316,7 @@ impl Job {
         Ok(true)
     }
 
-    /// Every parameter that the result depends on, by name.
+    /// Every parameter that the result depends on, as name and value.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let mut parameters = vec![("initial", self.start().to_owned())];
         if self.policy.is_online() {
@@ -376,7 +376,7 @@ impl Job {
         parameters
     }
 
-    /// Bytes of memory that a replay on that many nodes takes for each page.
+    /// Bytes of memory per page that a replay on `nodes` nodes takes.
     pub(crate) fn bytes_a_page(&self, nodes: u64) -> u64 {
         let entry = 16;
         let mapped = if self.options.flush == Flush::Mapping {
@@ -389,45 +389,45 @@ impl Job {
         } else {
             0
         };
-        // Its object while its users are looked for, and whether it is shared.
+        // The page's object while its users are counted, and whether the page is shared.
         let entry = entry
             + if self.options.pages == Pages::Shared {
                 17
             } else {
                 0
             };
-        // Misses by node; who mapped it, and what was in use.
+        // Misses by node (2 bytes each); CPUs that mapped the page; copies that were referenced.
         let moved = entry + 2 * nodes + mapped + used;
         match self.policy {
             SimulatedPolicy::Static(_) => entry,
-            // A home.
+            // The home of the page.
             SimulatedPolicy::BlockNaive => entry + 4,
-            // Counts by node, then a home.
+            // Counts by node, then the home.
             SimulatedPolicy::PostFacto => entry + 4 + 4 * nodes,
-            // The same for each phase, and what is wanted then.
+            // The home, for each phase the home and the change, and the misses by node.
             SimulatedPolicy::Homes { ref plan, .. } => {
                 let phases = 2 * size_of::<Option<Home>>() as u64 * plan.phases.len() as u64;
-                // What `auto` has.
+                // As for `auto` below.
                 let online_migration = plan.online_migration.map_or(0, |_| 6 + 2 * nodes);
                 moved + 4 + 4 * nodes + phases + online_migration
             }
-            // A row of counters.
+            // A row of counters, padded to 32 bytes.
             SimulatedPolicy::MigrateReplicate { .. } => {
                 moved + (8 + 2 * nodes).next_multiple_of(32)
             }
             SimulatedPolicy::ReplicateOnFirstTouch => moved + 1,
-            // Its place and home, counts by node, migrations.
+            // Place and home, counts by node, migrations.
             SimulatedPolicy::PushPull(..) => moved + 24 + 4 * nodes + 4,
-            // Row of its samples, collapses, who replicated it and whether it is, stale copies.
+            // Row of its samples, collapses, application and flag of its replication, stale copies.
             SimulatedPolicy::Carrefour(_) => moved + 4 + 4 + 2 + 1 + 8,
-            // Its state, counts by node.
+            // State, counts by node.
             SimulatedPolicy::Auto(_) => moved + 6 + 2 * nodes,
-            // In its process, last fault, unmapped for the policy and for the replay.
+            // Entry in its process's list of pages, last fault, unmapped flags of the policy and the replay.
             SimulatedPolicy::KernelBalancing(_) => moved + 16 + 12 + 2,
         }
     }
 
-    /// The rule that pages start by.
+    /// The rule for the first touch of pages.
     pub(crate) fn rule(&self) -> Initial {
         match self.policy {
             SimulatedPolicy::Static(rule) => rule,

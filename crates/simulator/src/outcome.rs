@@ -1,4 +1,4 @@
-//! What came out.
+//! Results of a simulation.
 
 use nearpage_online::carrefour::{controller_imbalance, imbalance};
 use schemars::JsonSchema;
@@ -7,31 +7,30 @@ use serde::Serialize;
 use crate::movements::Movements;
 use crate::timeline::Timeline;
 
-/// Sums over threads, in the order of Figure 6.1: what the time went to.
+/// Where the time went, as sums over threads; the order is that of Verghese's Figure 6.1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Split {
-    /// Executing, cache hits and TLB refills included.
+    /// Executing, including cache hits and TLB refills.
     pub compute_ns: f64,
-    /// Stalled on the own node's memory.
+    /// Stalled on local memory.
     pub local_stall_ns: f64,
-    /// Stalled on another node's memory.
+    /// Stalled on remote memory.
     pub remote_stall_ns: f64,
-    /// Moving pages and threads, collapsing replicas, flushing TLBs when asked to, samples and hinting
-    /// faults.
+    /// Moving pages and threads, collapsing replicas, flushing TLBs for others, taking samples and hinting faults.
     pub move_ns: f64,
-    /// Waiting for other threads, for something outside, or for the CPU.
+    /// Waiting for other threads, external events, or the CPU.
     pub wait_ns: f64,
 }
 
 impl Split {
-    /// All of it.
+    /// Sum of all parts.
     pub fn total_ns(&self) -> f64 {
         self.compute_ns + self.local_stall_ns + self.remote_stall_ns + self.move_ns + self.wait_ns
     }
 }
 
-/// What moving pages by step goes to, sums over threads: the functions of Verghese's Table 9. Adds up
-/// to [`Split::move_ns`], less what samples and hinting faults take.
+/// Parts of the time spent moving pages by step, as sums over threads: the functions of Verghese's Table 9. They add up
+/// to [`Split::move_ns`] without samples and hinting faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct MoveSplit {
     /// Taking interrupts.
@@ -42,70 +41,69 @@ pub struct MoveSplit {
     pub lock_ns: f64,
     /// Allocating pages.
     pub allocation_ns: f64,
-    /// Links and mappings, those of collapsed pages included.
+    /// Links and mappings, including those of collapsed pages.
     pub mapping_ns: f64,
-    /// Flushing the own TLB, and having others flush theirs.
+    /// Flushing a CPU's own TLB, and requesting others to flush theirs.
     pub flush_ns: f64,
-    /// Flushing for others.
+    /// Flushing TLBs for other CPUs.
     pub flush_request_ns: f64,
-    /// Copying, waits for controllers and links included.
+    /// Copying, including waits for controllers and links.
     pub copy_ns: f64,
-    /// Ends of the handler.
+    /// End of the handler.
     pub end_ns: f64,
     /// Protection faults.
     pub fault_ns: f64,
 }
 
-/// One thread's part.
+/// Result of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadOutcome {
-    /// Position of its program among those that were replayed together.
+    /// Position of the thread's program among the programs that were replayed together.
     pub program: usize,
-    /// When it started, or what counts began.
+    /// Start of the thread, or of the first marked phase, in simulated time.
     pub began_ns: f64,
-    /// From its start (or the phase's begin) to its end (or the phase's).
+    /// Time from the start of the thread (or the marked phase) to its end.
     pub time_ns: f64,
-    /// What it went to; adds up to the time.
+    /// Parts of `time_ns`.
     pub split: Split,
-    /// Misses to the own node's memory.
+    /// Misses to local memory.
     pub local: u64,
-    /// Misses to other nodes' memory.
+    /// Misses to remote memory.
     pub remote: u64,
 }
 
-/// The result of one policy.
+/// Result of one replay under one policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Policy.
+    /// Name of the policy.
     pub policy: String,
-    /// Its parameters.
+    /// Parameters of the policy and the replay.
     pub parameters: Vec<(&'static str, String)>,
-    /// From the first thread's start to the last one's end, or of the stable phases.
+    /// Time from the first thread's start to the last thread's end, or duration of the marked phases.
     pub time_ns: f64,
-    /// Of that, from when several threads had their CPUs first to when they did last: what a run with more steps has
-    /// more of.
+    /// Part of `time_ns` from the first to the last moment at which several threads have CPUs.
     pub parallel_ns: f64,
     /// Sums over threads.
     pub split: Split,
     /// Each thread, in the trace's order.
     pub threads: Vec<ThreadOutcome>,
-    /// Misses that went to memory or to another cache, upgrades included; write-backs not.
+    /// Misses to memory or to another cache, including upgrades, without write-backs.
     pub misses: u64,
-    /// Of these, to the own node.
+    /// Misses to local memory.
     pub local: u64,
     /// Mean time from a local miss to its data.
     pub local_latency_ns: Option<f64>,
-    /// The same for remote ones.
+    /// Mean time from a remote miss to its data.
     pub remote_latency_ns: Option<f64>,
-    /// Requests that each node's controller served: misses, write-backs, copies of pages by line.
+    /// Requests that each node's controller served: misses, write-backs, and page copies line by line.
     pub controller_load: Vec<u64>,
-    /// Bit n: node n has memory, and so a controller.
+    /// Bit n is set: node n has memory, and so a controller.
     pub memory_nodes: u64,
     /// Share of the time that each one-way link was busy; empty where links have no limit.
     pub link_use: Vec<f64>,
     /// Instructions executed.
     pub instructions: u64,
-    /// Cycles in a nanosecond.
+    /// Clock cycles per nanosecond.
     pub clock_ghz: f64,
     /// Pages migrated.
     pub migrated: u64,
@@ -113,55 +111,54 @@ pub struct Outcome {
     pub replicated: u64,
     /// Pages moved to spread load.
     pub interleaved: u64,
-    /// Replicated pages that were written to, and have one copy since.
+    /// Replicated pages that were written to and have had one copy since then.
     pub collapsed: u64,
-    /// Fresh copies for nodes that had lost theirs to a store (Carrefour §3.3.2).
+    /// Fresh copies for nodes that had lost their copy to a store (Carrefour §3.3.2).
     pub refreshed: u64,
-    /// Replicas given up under memory pressure.
+    /// Replicas that were freed under memory pressure.
     pub reclaimed: u64,
-    /// Migrations of a page back to the node that it came from (ARS §4.1).
+    /// Migrations of a page back to the node that it had last migrated from (ARS §4.1).
     pub ping_pong: u64,
     /// Migrations of a page that had migrated before (ARS Table 2).
     pub multiple: u64,
-    /// Migrations away from a node that had missed on the page more than the new one (ARS Table 2).
+    /// Migrations from a node with more misses on the page than the target node (ARS Table 2).
     pub incorrect: u64,
-    /// Pages in use, replicas included, over time.
+    /// Mean number of pages in use over time, including replicas.
     pub pages_mean: f64,
-    /// The most at any time.
+    /// Maximum number of pages in use at any time.
     pub pages_max: u64,
-    /// What moving pages went to, where the machine has the cost of each step.
+    /// Parts of the time spent moving pages, where the machine has a cost per step.
     pub move_split: Option<MoveSplit>,
-    /// Energy, where the machine has figures for it.
+    /// Energy in joules, where the machine has figures for energy.
     pub energy_j: Option<f64>,
-    /// Waits for a signal that the trace does not have, ended after the time that they took while
-    /// tracing.
+    /// Waits for a signal that the trace does not contain. Each ended after the time that it took while tracing.
     pub signals_missing: u64,
-    /// Threads that a schedule, or the policy, had go on on another CPU, each time counted.
+    /// Number of times that the schedule or the policy moved a thread to another CPU.
     pub threads_moved: u64,
-    /// Moves of a schedule that were not made, as the thread had ended.
+    /// Scheduled moves that were not made because the thread had ended.
     pub moves_left: u64,
-    /// Cache lines that they were charged for refilling.
+    /// Cache lines that moved threads were charged for refilling.
     pub refilled_lines: u64,
-    /// Pages first touched where no node had memory left.
+    /// Pages that were first touched when no node had free memory.
     pub overcommitted: u64,
-    /// What pages did, where that was to be kept ([`Options::movements_max`](crate::Options)).
+    /// Page movements, if kept ([`Options::movements_max`](crate::Options)).
     pub movements: Option<Movements>,
-    /// What happened over time, likewise.
+    /// Timeline, if kept ([`Options::movements_max`](crate::Options)).
     pub timeline: Option<Timeline>,
 }
 
 impl Outcome {
-    /// Is it an estimate more than others? Where threads moved, other misses would have been.
+    /// Is the result an estimate because threads moved? The trace has no misses for the caches of other CPUs.
     pub fn estimated(&self) -> bool {
         self.threads_moved > 0
     }
 
-    /// Misses to other nodes.
+    /// Misses to remote memory.
     pub fn remote(&self) -> u64 {
         self.misses - self.local
     }
 
-    /// Share of misses that were local; 1 without any.
+    /// Share of misses to local memory; 1 without misses.
     pub fn local_share(&self) -> f64 {
         if self.misses == 0 {
             1.0
@@ -170,13 +167,13 @@ impl Outcome {
         }
     }
 
-    /// Of several programs, each one's time from its first thread's start to its last one's end (Carrefour
-    /// Table 5), as far as it counts, in their order; 0 for one without threads. Empty for one program.
+    /// Time of each program from its first thread's start to its last thread's end (Carrefour Table 5), in the order of
+    /// the programs; 0 for a program without threads. Empty for a single program.
     pub fn program_ns(&self) -> Vec<f64> {
         let programs = self.threads.iter().map(|thread| thread.program + 1).max();
         let span = |program| {
             let threads = self.threads.iter();
-            // A thread that nobody started has no time, and no start.
+            // A thread that was never started has no time.
             let its =
                 threads.filter(move |thread| thread.program == program && thread.time_ns > 0.0);
             let begin = its
@@ -194,28 +191,28 @@ impl Outcome {
         }
     }
 
-    /// Standard deviation over mean of the controllers' load (Carrefour §2.1), of nodes that have memory.
+    /// Standard deviation over mean of the controllers' load, over nodes with memory (Carrefour §2.1).
     pub fn controller_imbalance(&self) -> f64 {
         controller_imbalance(&self.controller_load, self.memory_nodes)
     }
 
-    /// Standard deviation over mean of the links' use; absent without links.
+    /// Standard deviation over mean of the links' use; `None` without links.
     pub fn link_imbalance(&self) -> Option<f64> {
         (!self.link_use.is_empty()).then(|| imbalance(&self.link_use))
     }
 
-    /// Mean use of the links; absent without links.
+    /// Mean use of the links; `None` without links.
     pub fn link_use_mean(&self) -> Option<f64> {
         let links = self.link_use.len();
         (links > 0).then(|| self.link_use.iter().sum::<f64>() / links as f64)
     }
 
-    /// Misses in a thousand instructions; absent without instructions.
+    /// Misses per thousand instructions; `None` without instructions.
     pub fn misses_per_kilo_instruction(&self) -> Option<f64> {
         (self.instructions > 0).then(|| 1000.0 * self.misses as f64 / self.instructions as f64)
     }
 
-    /// Instructions in a cycle that a thread does not wait; absent without time.
+    /// Instructions per cycle in which a thread does not wait for a CPU or an event; `None` without time.
     pub fn instructions_per_cycle(&self) -> Option<f64> {
         let cycles = (self.split.total_ns() - self.split.wait_ns) * self.clock_ghz;
         (cycles > 0.0).then(|| self.instructions as f64 / cycles)

@@ -1,13 +1,12 @@
-//! What pages did.
+//! Counts of page movements, and of pages in use.
 
-/// What pages did, and how many there were.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PageCounts {
     pub migrated: u64,
     pub replicated: u64,
     pub interleaved: u64,
     pub collapsed: u64,
-    /// Fresh copies after a store.
+    /// Fresh copies after a collapse.
     pub refreshed: u64,
     pub reclaimed: u64,
     pub ping_pong: u64,
@@ -15,12 +14,12 @@ pub(crate) struct PageCounts {
     pub incorrect: u64,
     pub overcommitted: u64,
     pub pages_max: u64,
-    /// Pages in use × time in femtoseconds.
+    /// Sum of pages in use × time in femtoseconds.
     pub page_time: u128,
 }
 
 impl PageCounts {
-    /// Adds another phase's.
+    /// Adds the counts of another phase.
     pub fn add(&mut self, other: &Self) {
         self.migrated += other.migrated;
         self.replicated += other.replicated;

@@ -1,4 +1,4 @@
-//! The page table: a home for each page, replicas, and what memory there is.
+//! The page table: each page's home and replicas, and each node's memory.
 
 use nearpage_online::{Action, ActionKind, Copies, Initial, fetch_ahead};
 
@@ -13,44 +13,43 @@ const NONE: u8 = u8::MAX;
 
 #[derive(Clone, Copy)]
 struct Page {
-    /// Bit n: a copy on node n. 0: not touched yet.
+    /// Bit n is set: node n has a copy. 0: the page is not touched yet.
     copies: u64,
     home: u8,
-    /// Where it migrated from last.
+    /// Home before the last migration.
     before: u8,
-    /// Home after its first touch.
+    /// Home after the first touch.
     first: u8,
 }
 
-/// All pages.
 pub(crate) struct PageTable<'a> {
     trace: &'a dyn Trace,
     pages: Vec<Page>,
     nodes: usize,
     rule: Initial,
-    /// Homes that are known beforehand.
+    /// First homes that were decided in advance.
     homes: Option<Vec<Option<u16>>>,
-    /// Pages that are placed by rule and policy, where that is not all; the others stay where they are first touched.
+    /// Pages that rule and policy place; `None`: all. Other pages stay on the node of their first touch.
     shared: Option<Vec<bool>>,
-    /// Misses of each page by node, where a policy moves pages; a page's are halved when one is full.
+    /// Misses of each page by node, where a policy moves pages. All counts of a page are halved when one is full.
     misses: Vec<u16>,
-    /// Pages touched so far.
+    /// Number of pages touched so far.
     touched: u64,
     used: Vec<u64>,
     used_in_all: u64,
     limit: u64,
-    /// Memory is short.
+    /// Some node, or the whole machine, has limited memory.
     limited: bool,
-    /// By page, where memory is short; bit n: the copy on node n was used since the hand went by.
+    /// By page, where memory is limited; bit n is set: the copy on node n was used since the hand passed.
     referenced: Vec<u64>,
     hand: usize,
-    /// By page, where stores leave the writer's copy alone; bit n: node n lost its copy to a store.
+    /// By page, where stores leave the writer's copy only; bit n is set: node n lost its copy to a store.
     stale: Vec<u64>,
-    /// Pages that gave up replicas for want of memory.
+    /// Pages whose replicas were reclaimed.
     given_up: Vec<u32>,
-    /// Replicas that were given up or not made since the epoch began.
+    /// Number of replicas that were reclaimed or refused since the epoch began.
     short: u64,
-    /// No replica could be had since the epoch began.
+    /// A search for reclaimable replicas has failed since the epoch began.
     exhausted: bool,
     since: u64,
     pub counts: PageCounts,
@@ -99,7 +98,7 @@ impl<'a> PageTable<'a> {
         }
     }
 
-    /// Where a page is, after its first touch by a CPU on `node` if this is it.
+    /// Copies of a page. The first reference, by a CPU on `node`, places the page.
     #[inline]
     pub fn find(
         &mut self,
@@ -125,14 +124,14 @@ impl<'a> PageTable<'a> {
         entry.is_some_and(|entry| entry.copies != 0)
     }
 
-    /// Is a page placed by rule and policy? Otherwise it stays where it is first touched.
+    /// Do rule and policy place the page? Other pages stay on the node of their first touch.
     #[inline]
     pub fn may_move(&self, page: u32) -> bool {
         let shared = self.shared.as_ref();
         shared.is_none_or(|shared| shared[page as usize])
     }
 
-    /// Where a page is that has been touched.
+    /// Copies of a page that has been touched.
     pub fn copies(&self, page: u32) -> Copies {
         let entry = &self.pages[page as usize];
         Copies {
@@ -141,7 +140,7 @@ impl<'a> PageTable<'a> {
         }
     }
 
-    /// Notes a miss that `from`'s copy served.
+    /// Counts a miss from `node` that the copy on node `from` served.
     #[inline]
     pub fn served(&mut self, page: u32, node: u16, from: u16) {
         if let Some(referenced) = self.referenced.get_mut(page as usize) {
@@ -158,7 +157,7 @@ impl<'a> PageTable<'a> {
         }
     }
 
-    /// Has what is known of a page brought into the CPU's caches.
+    /// Prefetches the state of a page into the CPU's caches.
     #[inline]
     pub fn fetch_ahead(&self, page: u32) {
         fetch_ahead(&self.pages, page as usize);
@@ -191,7 +190,7 @@ impl<'a> PageTable<'a> {
                     .unwrap_or(wanted)
             });
         self.touched += 1;
-        // Replicas make way for what a program needs.
+        // New pages take precedence over replicas.
         if self.used_in_all >= self.limit {
             self.reclaim(home, now, figures);
         }
@@ -205,7 +204,7 @@ impl<'a> PageTable<'a> {
         self.used[usize::from(node)] < figures.capacity[usize::from(node)]
     }
 
-    /// Is there no memory for a replica on `node`?
+    /// Did a search for reclaimable replicas fail in this epoch, and is there still no memory for one on `node`?
     #[inline]
     pub fn pressure(&self, node: u16, figures: &Figures) -> bool {
         self.limited
@@ -213,49 +212,49 @@ impl<'a> PageTable<'a> {
             && (self.used_in_all >= self.limit || !self.has_room(node, figures))
     }
 
-    /// A new epoch: replicas that were in use may not be any more. How many could not be had, or kept,
-    /// in the one that ends.
+    /// Starts a new epoch, in which a search for reclaimable replicas may succeed again. Returns the number of replicas
+    /// that were reclaimed or refused in the last epoch.
     pub fn end_epoch(&mut self) -> u64 {
         self.exhausted = false;
         std::mem::take(&mut self.short)
     }
 
-    /// Keeps what pages do from now on: so many movements, at most.
+    /// Starts the log of movements; `most`: maximum number of movements to keep.
     pub fn keep_movements(&mut self, most: usize) {
         self.log = MovementLog::new(most);
     }
 
-    /// Movements from now on are of this time.
+    /// Sets the time of the following movements.
     pub fn set_now(&mut self, now: u64) {
         self.log.set_now(now);
     }
 
-    /// What they did, where that was to be kept.
+    /// Returns the log of movements; `None` if no movements were to be kept.
     pub fn movements(&mut self) -> Option<Movements> {
         let pages = self.pages.iter();
         let homes = pages.map(|page| (page.copies != 0).then_some((page.first, page.home)));
         self.log.finish(self.trace, homes)
     }
 
-    /// Has the node lost its copy of the page to a store, and no other since?
+    /// Has the node lost its copy of the page to a store, without getting a new copy since?
     #[inline]
     pub fn is_stale(&self, page: u32, node: u16) -> bool {
         self.stale(page) >> node & 1 == 1
     }
 
-    /// Nodes that get a fresh copy of the page when they next refer to it.
+    /// Bits of the nodes that get a fresh copy of the page at their next reference.
     #[inline]
     pub fn stale(&self, page: u32) -> u64 {
         self.stale.get(page as usize).copied().unwrap_or(0)
     }
 
-    /// Pages whose replicas were given up for want of memory, since this was last asked.
+    /// Returns the pages whose replicas were reclaimed since the last call.
     pub fn take_given_up(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.given_up)
     }
 
-    /// A store by a CPU on `writer`: its copy alone is left, or, where it has none, the master's. Other
-    /// nodes that had one get fresh ones, if `fresh`.
+    /// Handles a store by a CPU on `writer`: leaves the writer's copy only or, if the writer's node has none, the
+    /// home's copy. If `fresh`, nodes that lose their copy get a fresh copy at their next reference.
     pub fn collapse_to(&mut self, page: u32, writer: u16, fresh: bool, now: u64) {
         let Page { copies, home, .. } = self.pages[page as usize];
         let left = match copies >> writer & 1 {
@@ -273,7 +272,7 @@ impl<'a> PageTable<'a> {
         self.log.note(page, MovementKind::Collapse, home, left);
     }
 
-    /// Gives a node whose copy is stale a fresh one, if there is memory for it; `true`: it has.
+    /// Gives a node with a stale copy a fresh copy; `false`: there is no memory for it.
     pub fn refresh(&mut self, page: u32, node: u16, now: u64, figures: &Figures) -> bool {
         self.stale[page as usize] &= !(1 << node);
         if !self.has_room(node, figures) || self.used_in_all >= self.limit {
@@ -288,7 +287,7 @@ impl<'a> PageTable<'a> {
         true
     }
 
-    /// Share of memory that is free.
+    /// Share of all memory that is free.
     pub fn free_share(&self, figures: &Figures) -> f64 {
         let capacity = figures
             .capacity
@@ -323,7 +322,7 @@ impl<'a> PageTable<'a> {
         }
     }
 
-    /// Begins to count afresh.
+    /// Restarts the counts, for a new marked phase.
     pub fn restart(&mut self, now: u64) {
         self.counts = PageCounts {
             pages_max: self.used_in_all,
@@ -332,20 +331,20 @@ impl<'a> PageTable<'a> {
         self.since = now;
     }
 
-    /// What was counted up to now.
+    /// Counts up to `now`.
     pub fn counted(&mut self, now: u64) -> PageCounts {
         self.pass_time(now);
         self.counts
     }
 
-    /// The node whose copy an action would be made from; `None` where it has nothing to do.
+    /// Node whose copy an action would be made from; `None` where the action has nothing to do.
     pub fn source(&self, action: &Action, figures: &Figures) -> Option<u16> {
         let Page { copies, home, .. } = self.pages[action.page as usize];
         let (done, node) = match action.kind {
             ActionKind::Migrate | ActionKind::Interleave => {
                 (copies == 1 << action.node, action.node)
             }
-            // Who has lost a copy is not to get a fresh one.
+            // Collapsing also cancels the fresh copies that nodes with stale copies would get.
             ActionKind::Collapse => {
                 let single = copies.is_power_of_two() && self.stale(action.page) == 0;
                 (single, home.into())
@@ -355,7 +354,7 @@ impl<'a> PageTable<'a> {
         (!done && copies != 0).then(|| figures.nearest_copy(node, copies))
     }
 
-    /// Carries out an action; `false`: it had nothing to do, or there is no memory for it.
+    /// Carries out an action; `false`: the action has nothing to do, or there is no memory for it.
     pub fn apply(&mut self, action: &Action, now: u64, figures: &Figures) -> bool {
         if self.source(action, figures).is_none() {
             return false;
@@ -386,7 +385,7 @@ impl<'a> PageTable<'a> {
                 _ => 0,
             };
         }
-        // Reclaiming may have taken a replica of this very page.
+        // `reclaim` may have freed a replica of this page.
         let copies = self.pages[page as usize].copies;
         if is_new {
             self.take(node, now);
@@ -420,15 +419,15 @@ impl<'a> PageTable<'a> {
         true
     }
 
-    /// Gives up replicas that were not used since the hand last went by, until there is room for one more page on `node`;
-    /// a few more, so that the next does not have to search (§6.2.2, memory pressure).
+    /// Frees replicas that were not used since the hand last passed, until `node` has room for one more page. Frees
+    /// some more pages as well, to make such searches rarer (Verghese §6.2.2, memory pressure).
     fn reclaim(&mut self, node: u16, now: u64, figures: &Figures) -> bool {
         if self.exhausted {
             return false;
         }
         let wanted = 1 + self.used_in_all / 128;
         let mut found = 0;
-        // Twice round: the first time only clears.
+        // The first round may only clear reference bits.
         for _ in 0..2 * self.pages.len() {
             let page = self.hand;
             self.hand = (self.hand + 1) % self.pages.len();
@@ -454,7 +453,7 @@ impl<'a> PageTable<'a> {
         !self.exhausted
     }
 
-    /// Checks that every touched page has one home, which has a copy, and that pages add up.
+    /// Checks that each touched page has a copy at its home, and that the page counts are consistent.
     #[cfg(test)]
     pub fn check(&self) {
         let mut used = vec![0; self.nodes];
@@ -467,7 +466,7 @@ impl<'a> PageTable<'a> {
     }
 }
 
-/// Numbers of the bits that are set.
+/// Positions of the bits that are set.
 fn bits(mut set: u64) -> impl Iterator<Item = u16> {
     std::iter::from_fn(move || {
         let lowest = set.trailing_zeros() as u16;

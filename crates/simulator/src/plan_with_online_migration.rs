@@ -1,4 +1,4 @@
-//! A plan with online migration on top: the changes that the plan itself asks for, and what `auto` decides from samples.
+//! A plan with online migration on top: the plan's own changes, and the decisions of `auto` from samples.
 
 use nearpage_online::{
     Action, Auto, Copies, Epoch, Observation, OnlinePolicy, Place, Planned, Survivor, ThreadMove,
@@ -6,11 +6,11 @@ use nearpage_online::{
 
 use crate::replay::Distances;
 
-/// Pages are `auto`'s but for those that are the plan's to move; it is shown nothing of these.
+/// `auto` decides about all pages but those that the plan itself moves or copies; `auto` is shown no misses of these.
 pub(crate) struct PlanWithOnlineMigration {
     pub planned: Planned,
     pub auto: Auto,
-    /// Which references `auto` is shown.
+    /// Selects the references that `auto` is shown.
     pub shown: Distances,
 }
 

@@ -1,4 +1,4 @@
-//! Policies by name, with their parameters; what a plan says about pages.
+//! Policies by name, their parameters, and the homes that a plan gives to pages.
 
 use std::ops::Range;
 
@@ -9,60 +9,59 @@ use nearpage_online::{
 };
 use nearpage_recording::ThreadIndex;
 
-/// A policy, with its parameters.
+/// A placement policy with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SimulatedPolicy {
-    /// Pages stay where the rule puts them.
+    /// Pages stay on the node that the rule selects at first touch.
     Static(Initial),
-    /// Pages stay on the node that makes the unloaded latency of all their misses least: the best
-    /// static placement, with perfect knowledge and without contention (Verghese §6.2.1). Where a phase is
-    /// marked, its misses alone count, as they do in every result.
+    /// The best static placement with perfect knowledge and without contention (Verghese §6.2.1): each page stays on
+    /// the node that minimises the sum of its misses' unloaded latencies. Only misses of marked phases count.
     PostFacto,
-    /// Each object in as many blocks as there are nodes with memory, one to a node (NumaMMA §4.1.3);
-    /// pages that are in no object of several pages where they start.
+    /// Each object is split into as many blocks as there are nodes with memory, one block per node (NumaMMA §4.1.3).
+    /// The rule places pages of smaller objects and of no object.
     BlockNaive,
-    /// Pages go where a plan says, by page number; where it says nothing, they start by the rule.
+    /// Pages go where a plan puts them; pages that the plan does not name are placed by the rule.
     Homes {
-        /// What it is called in results.
+        /// Name of the plan in results.
         name: String,
-        /// What it says.
+        /// Homes, phases and online migration of the plan.
         plan: PlanHomes,
     },
     /// Migration and replication (Verghese §3.2).
     MigrateReplicate {
-        /// Thresholds, for full information.
+        /// Thresholds, for a policy that sees every miss.
         thresholds: Thresholds,
-        /// Which of its halves are on.
+        /// Whether the policy migrates, replicates, or both.
         halves: MigrateReplicateMode,
-        /// The trigger follows memory pressure and contention (§6.2.2, §8.2).
+        /// The trigger adapts to memory pressure and lock contention (Verghese §6.2.2, §8.2).
         adaptive: bool,
     },
-    /// Copies for all who read (Verghese §6.2.1).
+    /// Every node that reads a page gets a copy (Verghese §6.2.1).
     ReplicateOnFirstTouch,
-    /// One of ARS's algorithms.
+    /// One of the five policies of ARS.
     PushPull(Monitor, PushPullParameters),
     /// Carrefour.
     Carrefour(CarrefourParameters),
     /// Linux's automatic NUMA balancing.
     KernelBalancing(KernelBalancingParameters),
-    /// nearpage's own, as it decides while the program runs.
+    /// nearpage's online migration.
     Auto(AutoParameters),
 }
 
-/// What a plan comes to.
+/// Effect of a plan on the pages of one trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PlanHomes {
-    /// By page number.
+    /// Home of each page, by the page's number in the trace.
     pub homes: Vec<Option<Home>>,
-    /// What changes as programs go on.
+    /// Changes of homes and threads at the start of program phases.
     pub phases: Vec<PhaseHomes>,
-    /// Online migration: `auto` decides while the programs run, with these parameters, from one in [`crate::EVERY_SAMPLED`] of their misses, but
-    /// for pages that are to have copies, or to move yet.
+    /// Parameters of online migration, if the plan enables it: `auto` is shown one in [`crate::EVERY_SAMPLED`] misses,
+    /// without misses to pages that the plan still has to move or copy.
     pub online_migration: Option<AutoParameters>,
 }
 
 impl PlanHomes {
-    /// So many pages, all left to first touch.
+    /// A plan without decisions for `pages` pages.
     pub fn nothing(pages: usize) -> Self {
         Self {
             homes: vec![None; pages],
@@ -71,34 +70,34 @@ impl PlanHomes {
     }
 }
 
-/// Where a plan wants a page.
+/// Home of a page in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
-    /// On a node, by position.
+    /// The node with this position.
     Node(u16),
-    /// On every node that reads it, from then on.
+    /// A copy on every node that reads the page, from its first read on.
     Copies,
-    /// On a node, by position, from when a second thread of its program runs: it moves there when it is
-    /// next referred to. Before, it starts by the rule. None: on the node that refers to it then.
+    /// The node with this position, from the moment when a second thread of the program runs: the page moves at its
+    /// next reference. Before, the page is placed by the rule. `None`: the node of that reference.
     Later(Option<u16>),
-    /// The same whenever several threads of its program run; when one has run alone for a while, the page
-    /// moves to that one's node when it is next referred to.
+    /// As [`Home::Later`], whenever several threads of the program run. When one thread has run alone for a while, the
+    /// page moves to that thread's node at its next reference.
     Parallel(Option<u16>),
 }
 
-/// Where a plan wants pages from when an instruction is executed for the first time.
+/// Homes of pages from the first execution of an instruction on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PhaseHomes {
-    /// The instructions: the first fetch of any of these bytes begins the phase. Pages, and bytes in them.
+    /// Code at the start of the phase, as pages and byte ranges in them: the first fetch of any byte begins the phase.
     pub entry: Vec<(u32, Range<u32>)>,
-    /// By page number: where it moves when it is next referred to ([`Home::Later`] of no node: to the node that
-    /// refers to it). None: it stays where it is.
+    /// By page number: the node that the page moves to at its next reference ([`Home::Later`] of `None`: the node of
+    /// that reference). `None`: the page does not move.
     pub homes: Vec<Option<Home>>,
-    /// Threads that go to another node, by position.
+    /// Threads that move, and the positions of their new nodes.
     pub threads: Vec<(ThreadIndex, u16)>,
 }
 
-/// Halves of [`SimulatedPolicy::MigrateReplicate`].
+/// Variants of [`SimulatedPolicy::MigrateReplicate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrateReplicateMode {
     /// `migrate-replicate`.
@@ -131,7 +130,7 @@ impl SimulatedPolicy {
         "auto",
     ];
 
-    /// The policy of that name, with its published parameters.
+    /// The policy with this name and its published parameters.
     pub fn from_name(name: &str) -> Option<Self> {
         let dynamic = |halves| Self::MigrateReplicate {
             thresholds: Thresholds::default(),
@@ -145,7 +144,7 @@ impl SimulatedPolicy {
             "migrate-replicate" => Some(dynamic(MigrateReplicateMode::Both)),
             "block-naive" => Some(Self::BlockNaive),
             "replicate-on-first-touch" => Some(Self::ReplicateOnFirstTouch),
-            // It was called `traffic`, and is so in older scripts.
+            // Earlier versions called `carrefour` `traffic`, and scripts still do.
             "carrefour" | "traffic" => Some(Self::Carrefour(CarrefourParameters::default())),
             "auto" => Some(Self::Auto(AutoParameters::default())),
             "kernel-balancing" => Some(Self::KernelBalancing(KernelBalancingParameters::default())),
@@ -158,7 +157,7 @@ impl SimulatedPolicy {
         }
     }
 
-    /// Its name.
+    /// Name of the policy.
     pub fn name(&self) -> &str {
         match self {
             Self::Static(rule) => rule.as_str(),
@@ -185,7 +184,7 @@ impl SimulatedPolicy {
         }
     }
 
-    /// Does it decide while the program runs?
+    /// Does the policy decide while the program runs?
     pub fn is_online(&self) -> bool {
         match self {
             Self::Static(_) | Self::PostFacto | Self::BlockNaive => false,
@@ -194,7 +193,7 @@ impl SimulatedPolicy {
         }
     }
 
-    /// Why there is nothing for it to do on a machine; `None`: there may be.
+    /// Reason why the policy can do nothing on a machine; `None`: the policy may have an effect.
     pub fn unsuitable_on(&self, timing: &Timing) -> Option<&'static str> {
         let memories = timing
             .capacity_pages
@@ -204,12 +203,12 @@ impl SimulatedPolicy {
             .then_some("its memory is on one node, and no page could go elsewhere")
     }
 
-    /// Does it say which references it wants to be shown?
+    /// Does the policy ask for samples or hinting faults?
     pub(crate) fn asks(&self) -> bool {
         matches!(self, Self::Carrefour(_) | Self::KernelBalancing(_))
     }
 
-    /// Sets a parameter of its own; `false`: it has none of that name.
+    /// Sets a parameter of the policy; `false`: the policy has no parameter of that name.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
         match self {
             Self::MigrateReplicate { adaptive, .. } if name == ADAPTIVE.name => {
@@ -225,7 +224,7 @@ impl SimulatedPolicy {
         }
     }
 
-    /// Parameters that are its own, as they may be set.
+    /// Parameters of the policy that can be set.
     pub fn parameters(&self) -> Vec<Parameter> {
         match self {
             Self::MigrateReplicate { .. } => Thresholds::PARAMETERS
@@ -240,7 +239,7 @@ impl SimulatedPolicy {
         }
     }
 
-    /// Their names and values.
+    /// Names and values of the policy's parameters.
     pub(crate) fn values(&self) -> Vec<(&'static str, String)> {
         let text = |(name, value): (&'static str, u64)| (name, value.to_string());
         match self {
@@ -276,7 +275,7 @@ impl SimulatedPolicy {
     }
 }
 
-/// Of `migrate-replicate` and its halves.
+/// Parameter of `migrate-replicate`, `migrate` and `replicate`.
 const ADAPTIVE: Parameter = Parameter::new(
     "adaptive",
     0,
@@ -294,7 +293,7 @@ mod tests {
         for name in SimulatedPolicy::NAMES {
             let policy = SimulatedPolicy::from_name(name).expect(name);
             assert_eq!(policy.name(), name);
-            // What is listed can be set, and is what it is said to be.
+            // Each parameter of the policy can be set to its default, which changes nothing.
             let mut job = Job::new(policy.clone());
             let before = job.parameters();
             for parameter in policy.parameters() {

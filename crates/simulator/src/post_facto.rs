@@ -1,4 +1,4 @@
-//! The best static placement, known afterwards.
+//! The placement `post-facto`: the best static placement, computed from the misses of the whole trace.
 
 use nearpage_online::best_node::hop_sensitive;
 use nearpage_online::{Action, Epoch, Observation, OnlinePolicy};
@@ -8,10 +8,10 @@ use crate::Error;
 use crate::figures::Figures;
 use crate::trace::Trace;
 
-/// Misses of each page by node, page after page.
+/// Misses of each page by node, indexed `[page × nodes + node]`.
 pub(crate) type Misses = Vec<u32>;
 
-/// What memory or another cache has to serve.
+/// Does memory or another cache serve the miss?
 fn counts(served: Served) -> bool {
     matches!(
         served,
@@ -19,7 +19,7 @@ fn counts(served: Served) -> bool {
     )
 }
 
-/// Counts all misses of threads that run where they were traced.
+/// Counts all misses in the trace, by the nodes on which threads were traced.
 pub(crate) fn traced(trace: &dyn Trace, figures: &Figures) -> Result<Misses, Error> {
     let (pages, nodes) = (trace.pages(), figures.nodes);
     let mut misses = vec![0u32; pages * nodes];
@@ -57,7 +57,7 @@ pub(crate) fn traced(trace: &dyn Trace, figures: &Figures) -> Result<Misses, Err
     Ok(misses)
 }
 
-/// Counts the misses of a replay that are judged: those of its marked phases, where there are any.
+/// Counts the misses of a replay: those of its marked phases, or all if no phase is marked.
 pub(crate) struct Watching<'a> {
     misses: &'a mut Misses,
     nodes: usize,
@@ -97,7 +97,7 @@ impl OnlinePolicy for Watching<'_> {
 
     fn forget(&mut self, _: u32) {}
 
-    /// What came before the first marker is not judged.
+    // Misses before the first marker do not count.
     fn marked(&mut self, begins: bool) {
         if begins && !std::mem::replace(&mut self.is_marked, true) {
             self.misses.fill(0);
@@ -106,9 +106,9 @@ impl OnlinePolicy for Watching<'_> {
     }
 }
 
-/// For each page the node on which its counted misses take the least unloaded latency (Verghese §6.2.1); the first of
-/// several such nodes. `None` for pages without counted misses. Under contention, no choice page by page is best: pages with the same
-/// best node share its controller.
+/// The node of each page on which its counted misses take the least unloaded latency (Verghese §6.2.1); of equal nodes,
+/// the first. `None` for pages without counted misses. With contention, this choice page by page is not the best: pages
+/// with the same best node share its controller.
 pub(crate) fn homes(
     misses: &Misses,
     figures: &Figures,

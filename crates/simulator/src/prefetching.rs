@@ -1,21 +1,21 @@
-//! A CPU's prefetcher: lines that are requested before the program comes to them, if it does.
+//! A CPU's hardware prefetcher: lines that are requested before the program accesses them.
 
 use nearpage_machine::Prefetcher;
 
-/// Steps of a stream of which something is kept; a prefetcher is less far ahead.
+/// Number of steps of a stream whose requests are kept; a prefetcher is fewer steps ahead.
 const KEPT: usize = 32;
 
-/// A line that is on its way.
+/// Arrival of a requested line; times in femtoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// When it has come.
+    /// Time at which the line arrives.
     pub completes: u64,
-    /// How long it took, from its request on.
+    /// Time from the request to the arrival.
     pub latency: u64,
 }
 
 impl Arrival {
-    /// Of a line that is requested now.
+    /// Arrival of a line that is requested at `now`.
     #[inline]
     pub fn after(now: u64, latency: u64) -> Self {
         let completes = now.saturating_add(latency);
@@ -23,16 +23,16 @@ impl Arrival {
     }
 }
 
-/// One stream: accesses at even distances within a page.
+/// A stream: accesses at equal distances within a page.
 #[derive(Clone, Debug)]
 struct Stream {
     page: u32,
     line: i64,
-    /// Lines from one access to the next; 0: there was one access.
+    /// Lines from one access to the next; 0: the stream has one access.
     stride: i64,
-    /// Accesses before the latest.
+    /// Number of accesses before the latest.
     steps: usize,
-    /// Lines that were requested, by the step that comes to them.
+    /// Arrivals of requested lines, by the step that accesses the line, modulo [`KEPT`].
     requested: [Option<Arrival>; KEPT],
 }
 
@@ -40,14 +40,14 @@ struct Stream {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams {
     streams: Vec<Stream>,
-    /// The one of the latest access.
+    /// Position of the latest access's stream.
     current: usize,
-    /// The one that the next new stream takes the place of.
+    /// Position of the stream that the next new stream replaces.
     oldest: usize,
 }
 
 impl Streams {
-    /// An access that misses, to a line of a page: when the line comes, where it was requested before.
+    /// Notes a missing access to a line of a page; returns the arrival of the line if the line was requested before.
     pub fn access(&mut self, page: u32, line: u32, figures: &Prefetcher) -> Option<Arrival> {
         let line = i64::from(line);
         let in_page = |stream: &Stream| stream.page == page;
@@ -89,7 +89,7 @@ impl Streams {
         None
     }
 
-    /// Was a line requested that an access would come to next?
+    /// Was the line requested, and is it the next line of a stream?
     pub fn has_requested(&self, page: u32, line: u32) -> bool {
         let line = i64::from(line);
         let goes_on = |stream: &&Stream| stream.page == page && stream.line + stream.stride == line;
@@ -99,7 +99,7 @@ impl Streams {
         })
     }
 
-    /// Does the latest access have a line of its page requested? From a stream's second access on.
+    /// Does the latest access request a line of its page? Streams request lines from their second access on.
     pub fn wants_line(&self, figures: &Prefetcher, lines_per_page: u64) -> bool {
         let Some(stream) = self.streams.get(self.current) else {
             return false;
@@ -108,7 +108,7 @@ impl Streams {
         stream.stride != 0 && u64::try_from(ahead).is_ok_and(|line| line < lines_per_page)
     }
 
-    /// It was requested.
+    /// Notes the request of the line that [`Streams::wants_line`] asked for.
     pub fn request(&mut self, arrival: Arrival, figures: &Prefetcher) {
         if let Some(stream) = self.streams.get_mut(self.current) {
             let step = stream.steps + figures.steps_ahead as usize;
@@ -116,7 +116,7 @@ impl Streams {
         }
     }
 
-    /// Another thread has the CPU, or the thread another CPU.
+    /// Drops all streams, because the thread changes its CPU or the CPU its thread.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -132,7 +132,7 @@ mod tests {
         stride_lines_max: 1,
     };
 
-    /// For each access at which access a line that comes then was requested, and how many were in all.
+    /// For each access: the number of the access that requested its line; and the number of all requests.
     fn requested(lines: &[u32], figures: &Prefetcher) -> (Vec<Option<u64>>, usize) {
         let mut streams = Streams::default();
         let mut requests = 0;
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_second_access_of_a_stream_requests_the_fourth() {
-        // AMD 25112: lines l and l + 1 have l + 3 fetched.
+        // AMD publication 25112: accesses to lines l and l + 1 prefetch line l + 3.
         let expected = vec![None, None, None, Some(2), Some(3)];
         assert_eq!(requested(&[4, 5, 6, 7, 8], &OPTERON), (expected, 4));
         let expected = vec![None, None, None, Some(2)];
@@ -182,7 +182,7 @@ mod tests {
         for (page, line) in [(0, 10), (0, 11), (1, 0), (2, 0), (0, 12)] {
             assert_eq!(streams.access(page, line, &OPTERON), None);
         }
-        // Page 0 was the oldest of two, and begins anew.
+        // The stream of page 0 was the older of two and was replaced.
         assert!(!streams.wants_line(&OPTERON, 64));
         assert_eq!(streams.streams.len(), 2);
     }

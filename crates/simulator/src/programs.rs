@@ -1,4 +1,4 @@
-//! Several programs at once.
+//! Traces of several programs, replayed together.
 
 use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{PageIndex, StepBatch, Steps, TraceEvent};
@@ -7,33 +7,32 @@ use rustc_hash::FxHashMap;
 use crate::policy::{PhaseHomes, PlanHomes};
 use crate::trace::{FilePage, StepSource, ThreadSteps, Trace};
 
-/// Traces that are replayed together. Pages of different programs are different ones, but for those
-/// of one file ([`Trace::file_pages`]). Where some mark stable phases, what counts is from the first's begin to the
-/// last's end.
+/// Traces that are replayed together. Programs share pages of files ([`Trace::file_pages`]) and no other pages. If
+/// programs mark phases, the results cover the time from the first mark's begin to the last mark's end.
 pub struct Programs<'a> {
     programs: Vec<Program<'a>>,
-    /// Where each page comes from: program and number there.
+    /// Program of each page, and the page's number in that program's trace.
     pages: Vec<(u32, u32)>,
-    /// Pages that several programs have.
+    /// Number of file pages that a program shares with an earlier one.
     shared: usize,
 }
 
 struct Program<'a> {
     trace: &'a dyn Trace,
-    /// Number that each of its pages has here.
+    /// Combined number of each of the program's pages.
     pages: Vec<u32>,
-    /// Number that its first thread has here.
+    /// Combined number of the program's first thread.
     first_thread: u32,
-    /// Position that its first thread has here, and number of its first process.
+    /// Combined position of the program's first thread; and combined number of its first process.
     first_position: usize,
     first_application: u16,
 }
 
-/// Programs' signals are told apart by the bits from here on.
+/// Signals carry their program's number from this bit on.
 const SIGNAL_BITS: u32 = 56;
 
 impl<'a> Programs<'a> {
-    /// Puts traces together, at most 255 of them.
+    /// Combines at most 255 traces.
     ///
     /// # Errors
     /// A trace that cannot be read.
@@ -81,8 +80,8 @@ impl<'a> Programs<'a> {
         Ok(programs)
     }
 
-    /// The plans of all programs, by the numbers that pages have here; of a page that several have, the first one's.
-    /// Online migration of one plan is for all programs, with the parameters of the first such plan.
+    /// The combined plan of all programs. A shared page follows the plan of its first program. Online migration of one
+    /// plan applies to all programs, with the parameters of the first such plan.
     pub fn plan(&self, of_programs: &[PlanHomes]) -> PlanHomes {
         let home = |&(program, page): &(u32, u32)| {
             let plan = of_programs.get(program as usize)?;
@@ -123,7 +122,7 @@ impl<'a> Programs<'a> {
         all
     }
 
-    /// Pages that a program has in common with one before it.
+    /// Number of pages that a program shares with an earlier one.
     pub fn shared_pages(&self) -> usize {
         self.shared
     }
@@ -201,7 +200,7 @@ fn signal(program: u64, sequence: u64) -> u64 {
     }
 }
 
-/// A thread's steps in the numbers of all programs together.
+/// Steps of a thread, with combined numbers of pages and signals.
 struct Renumbered<'a> {
     steps: StepSource<'a>,
     pages: &'a [u32],
@@ -213,7 +212,7 @@ impl Steps for Renumbered<'_> {
         if !self.steps.next(batch)? {
             return Ok(false);
         }
-        // What is not there is left to be found out by the replay.
+        // Invalid page numbers are left for the replay to report.
         let page = |page: &mut PageIndex| {
             page.0 = self.pages.get(page.0 as usize).copied().unwrap_or(u32::MAX);
         };

@@ -1,20 +1,19 @@
-//! What requests queue for: controllers, links, directories, a lock.
+//! Queues of requests: for controllers, links, directories, and the lock of page moves.
 
 use crate::figures::Figures;
 
-/// First come, first served. Times in femtoseconds.
+/// A first-come, first-served queue. Times in femtoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Server {
     free_at: u64,
-    /// Requests served.
+    /// Number of requests served.
     pub requests: u64,
     /// Time spent serving.
     pub busy: u64,
 }
 
 impl Server {
-    /// Takes the place of a request that arrives `now` in the queue; how long it waits before it is
-    /// served. Requests arrive in order of time.
+    /// Enqueues a request that arrives at `now`; returns its wait before service. Calls must be in order of time.
     #[inline]
     pub fn wait(&mut self, now: u64, service: u64) -> u64 {
         let start = self.free_at.max(now);
@@ -24,21 +23,20 @@ impl Server {
         start - now
     }
 
-    /// Forgets what it served, not who is queueing.
+    /// Resets the counts; requests in the queue stay there.
     pub fn restart(&mut self) {
         self.requests = 0;
         self.busy = 0;
     }
 }
 
-/// What requests queue for. A request takes its place in all the queues on its way when it is
-/// issued, and is served when the last of them has come to it: while it waits in one, the others
-/// drain.
+/// All queues. A request enters every queue on its way when it is issued, and waits for the longest of them. While it
+/// waits in one queue, the others drain.
 pub(crate) struct Queues {
     pub controllers: Vec<Server>,
     pub directories: Vec<Server>,
     pub links: Vec<Server>,
-    /// The lock that moving pages takes (memlock, §8.1).
+    /// The lock that page moves take (memlock, Verghese §8.1).
     pub lock: Server,
 }
 
@@ -53,7 +51,7 @@ impl Queues {
         }
     }
 
-    /// Wait of a request from a CPU on `node` to memory on `memory`; `lines` of data come back, 0 for
+    /// Wait of a request from a CPU on `node` to memory on `memory`, which returns `lines` lines of data; 0 lines for
     /// an upgrade.
     #[inline]
     pub fn wait(&mut self, node: u16, memory: u16, now: u64, lines: u64, figures: &Figures) -> u64 {
@@ -76,7 +74,7 @@ impl Queues {
         wait
     }
 
-    /// How long it takes until a CPU on `node` has what it requests now from memory on `memory`.
+    /// Time from the request of a CPU on `node` to the arrival of the data from `memory`.
     #[inline]
     pub fn fetch(
         &mut self,
@@ -90,7 +88,7 @@ impl Queues {
         figures.latency(node, memory).saturating_add(wait)
     }
 
-    /// Wait of a CPU on `node` that copies a page from one node's memory to another's.
+    /// Wait of a CPU on `node` that copies a page from node `from` to node `to`.
     pub fn copy(&mut self, node: u16, from: u16, to: u16, now: u64, figures: &Figures) -> u64 {
         let lines = figures.lines_per_page;
         let read = self.wait(node, from, now, lines, figures);
@@ -100,7 +98,7 @@ impl Queues {
         read.max(written)
     }
 
-    /// A line that a CPU on `node` writes back to memory on `home`: nobody waits for it.
+    /// Enqueues the write-back of a line from a CPU on `node` to memory on `home`; no thread waits for it.
     #[inline]
     pub fn write_back(&mut self, node: u16, home: u16, now: u64, figures: &Figures) {
         self.controllers[usize::from(home)].wait(now, figures.controller);

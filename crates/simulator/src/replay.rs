@@ -1,4 +1,4 @@
-//! The replay of a trace under one policy: events in order of simulated time.
+//! Replay of a trace under one policy, event by event in order of simulated time.
 
 mod assigning;
 mod epochs;
@@ -39,7 +39,7 @@ use crate::timeline::Timeline;
 use crate::tournament::{NEVER, Tournament};
 use crate::trace::{ThreadSteps, Trace};
 
-/// A policy that does nothing, for placements that stay.
+/// A policy without decisions, for static placements.
 pub(crate) struct StaticPlacement;
 
 impl OnlinePolicy for StaticPlacement {
@@ -51,7 +51,7 @@ impl OnlinePolicy for StaticPlacement {
     fn forget(&mut self, _: u32) {}
 }
 
-/// A replay under way. `ACTIVE` is false where the policy is [`StaticPlacement`]: nothing is counted for it.
+/// Replay of a trace. With `ACTIVE` false the policy is [`StaticPlacement`], and no counts are kept for policies.
 pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     figures: &'a Figures,
     job: &'a Job,
@@ -64,13 +64,13 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     signals: FxHashMap<u64, Signal>,
     pages: PageTable<'a>,
     queues: Queues,
-    /// Directories, if the machine has any.
+    /// Lines that a cache holds modified, on machines with directories.
     modified: Option<ModifiedLines>,
-    /// For each page, the CPUs (modulo 64) that have used it since it last moved; empty if all CPUs flush their TLBs.
+    /// For each page, the CPUs (modulo 64) that have used the page since its last move; empty if all CPUs flush.
     mapped: Vec<u64>,
-    /// Where moves cost by step.
+    /// Mapped copies, where moves cost by step.
     mappings: Option<Mappings>,
-    /// Pages that some CPU is moving, where moves cost by step.
+    /// Pages that a CPU is moving, where moves cost by step.
     locked: FxHashSet<u32>,
     policy_requests: PolicyRequests,
     /// Process of each thread.
@@ -81,18 +81,18 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     next_epoch: u64,
     epoch_length: u64,
     epoch: EpochCounts,
-    /// Start of the phase that counts; `None` outside of it.
+    /// Start of the phase that counts; `None` outside of the marked phases.
     since: Option<u64>,
-    /// Programs that are in their marked phase.
+    /// For each program, whether its marked phase is running.
     marked: Vec<bool>,
     phases: Phases,
     signals_missing: u64,
-    /// There are no marks, no TLB flushes and no partition of the CPUs, by which threads could read each other's counts or take
-    /// time from each other at any moment.
+    /// Hits may be replayed before a thread's turn: there are no markers, TLB flushes or CPU partitions, through which
+    /// another thread could read this thread's counts or take time from it at any moment.
     hits_unseen: bool,
     now: u64,
     timeline: Option<Timeline>,
-    /// When the timeline's next part begins.
+    /// Start of the timeline's next part.
     next_part: u64,
 }
 
@@ -177,7 +177,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(replay)
     }
 
-    /// Sets a thread to its beginning, where it waits for its turn, for its starter's signal, or for the mark.
+    /// Sets a thread to its beginning, where it waits for its turn, its creator's signal, or the marked phase.
     fn start_thread(
         &mut self,
         number: usize,
@@ -215,7 +215,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(())
     }
 
-    /// Replays to the end.
+    /// Replays the trace to its end.
     pub fn run(mut self, clock_ghz: f64, energy: Option<&Energy>) -> Result<Outcome, Error> {
         loop {
             let (now, number) = self.turns.least();
@@ -244,14 +244,14 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 self.happen(number, thread.trace_event())?;
             }
         }
-        // A thread at the greatest number has no turn any more.
+        // A thread with a time of `NEVER` has no more turns.
         if self.threads.iter().any(|thread| thread.time > TIME_MAX) {
             return Err(Error::TooLong);
         }
         Ok(self.outcome(clock_ghz, energy))
     }
 
-    /// Replays a miss, and the hits after it that affect no other thread: for these a thread does not wait for its turn.
+    /// Replays a miss, and then hits that affect no other thread: these hits need not wait for the thread's turn.
     #[inline]
     fn step(&mut self, number: usize, mut miss: Miss) -> Result<(), Error> {
         let until = self.next_epoch.min(self.next_part);
@@ -280,7 +280,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(())
     }
 
-    /// Is it a hit that changes only its thread's time and counts, whatever other threads do before it?
+    /// Is the reference a hit that changes only its thread's time and counts, in any order with other threads' steps?
     #[inline]
     fn is_unseen(&self, thread: &Thread<'_>, miss: Miss) -> bool {
         is_hit(miss.served)
@@ -306,7 +306,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         }
     }
 
-    /// Does what a thread has to do before its next step.
+    /// Handles interrupts, moves and other work of a thread before its next step.
     #[cold]
     fn attend(&mut self, number: usize, now: u64) -> Result<(), Error> {
         let thread = &mut self.threads[number];
@@ -331,7 +331,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(())
     }
 
-    /// Updates the time at which a thread has something to do before its next step.
+    /// Updates the time of the thread's next work before a step.
     pub(super) fn rearm(&mut self, number: usize) {
         let thread = &mut self.threads[number];
         let busy = thread.penalty > 0 || !thread.moving.is_empty() || thread.ordered.is_some();
@@ -344,7 +344,6 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         };
     }
 
-    /// Prefetches the state of the page of the miss after next.
     #[inline]
     fn fetch_ahead(&self, number: usize) {
         if let Some(page) = self.threads[number].page_ahead() {
@@ -357,7 +356,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
 
     // ---- references ----
 
-    /// A reference at the thread's time; `false`: the thread must come back for it later.
+    /// Replays a reference at the thread's time; `false`: the thread must wait, and then repeat the reference.
     #[inline]
     fn miss(&mut self, number: usize, mut miss: Miss) -> Result<bool, Error> {
         let thread = &mut self.threads[number];
@@ -378,7 +377,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         let mut thread = &mut self.threads[number];
         miss.instructions = miss.instructions.saturating_add(thread.noted_after);
         if miss.is_store_note() {
-            // Samples are drawn among the instructions between two misses: a note does not divide these.
+            // Samples are drawn among the instructions between two misses; a note does not divide them.
             thread.noted_after = miss.instructions;
             thread.watched.stored = Some(page);
             return Ok(true);
@@ -391,14 +390,15 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             thread = &mut self.threads[number];
             if ACTIVE {
                 self.pages.served(page, node, from);
-                // What counts misses sees where they go: not that there is a copy on the node itself.
+                // Policies see the copy that served the miss: a copy on the thread's own node that its page table does
+                // not map yet is hidden from them.
                 if from != node {
                     copies.nodes &= !(1 << node);
                 }
                 if miss.kind == AccessKind::Fetch {
                     self.policy.fetched(page, miss.offset);
                 }
-                // An upgrade reaches no memory.
+                // Upgrades do not access memory.
                 if lines > 0 {
                     let counts = if from == node {
                         &mut self.epoch.local
@@ -439,8 +439,8 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         Ok(true)
     }
 
-    /// Shows a reference to the policy if it is of those that the policy is informed of. Inlined, as every miss of
-    /// an active policy comes here.
+    /// Shows a reference to the policy if the policy's source of information includes the reference. Inlined because
+    /// every miss under an active policy comes here.
     #[inline(always)]
     fn inform(&mut self, number: usize, miss: Miss, copies: Copies, latency: u64, demand: bool) {
         let shown = match self.job.options.information {
@@ -470,7 +470,6 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         }
     }
 
-    /// Shows a reference to the policy.
     #[inline]
     fn observe(&mut self, number: usize, miss: Miss, copies: Copies) {
         if !self.pages.may_move(miss.page.0) {

@@ -1,5 +1,4 @@
-//! Which thread runs on which CPU, and when: the schedule file of `nearpage simulate`
-//! (`docs/reference/schedule-file.md`).
+//! Schedule of threads on CPUs over time: the schedule file of `nearpage simulate` (`docs/reference/schedule-file.md`).
 
 use std::path::Path;
 
@@ -12,35 +11,35 @@ use crate::Error;
 use crate::figures::{FS, Figures, TIME_MAX};
 use crate::trace::Trace;
 
-/// Who decides where threads run.
+/// Policy that assigns threads to CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// They stay where they were traced, but for the schedule's moves.
+    /// Threads stay on the CPUs on which they were traced, except for the schedule's moves.
     #[default]
     Pinned,
-    /// UNIX's priorities with affinity (Verghese §5). A thread goes back to the CPU that it ran on last, or to the nearest idle CPU if
-    /// that one is taken. A CPU that falls idle takes the thread that has waited longest in the longest queue. At the end of a
-    /// turn, a CPU takes a thread that waits for another CPU if that thread has had [`Schedule::affinity_ns`] less CPU time. CPU
-    /// time counts half after each second.
+    /// UNIX's priorities with affinity (Verghese §5). A thread returns to its last CPU or, if that CPU is busy, to the
+    /// nearest idle CPU. An idle CPU takes the thread that has waited longest in the longest queue. At the end of a
+    /// time slice, a CPU takes a thread that waits for another CPU if that thread has had [`Schedule::affinity_ns`]
+    /// less CPU time. CPU time counts half after each second.
     Affinity,
-    /// Programs share the CPUs out among them, as evenly as they can, and anew whenever a program
-    /// begins or ends (Verghese's parallel workload); a program's threads take turns on its CPUs.
+    /// The CPUs are divided evenly among the programs, and again whenever a program begins or ends (Verghese's parallel
+    /// workload). A program's threads share its CPUs by time slices.
     Partition,
 }
 
-/// A thread that goes on on another CPU.
+/// A scheduled move of a thread to another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThreadMove {
-    /// Its program, from 1, in the order of the recordings.
+    /// Program of the thread, counted from 1 in the order of the recordings.
     #[serde(default = "first_program")]
     pub program: usize,
-    /// Its number in the recording's table of threads.
+    /// Number of the thread in its recording's table of threads.
     pub thread: u32,
-    /// Simulated time; it moves at its next step.
+    /// Simulated time in nanoseconds; the thread moves at its next step.
     pub at_ns: u64,
-    /// Where to.
+    /// Number of the target CPU.
     pub cpu: u32,
 }
 
@@ -48,31 +47,32 @@ fn first_program() -> usize {
     1
 }
 
-/// When a program begins.
+/// Start of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Program {
-    /// Simulated time at which its first thread begins.
+    /// Simulated time in nanoseconds at which the program's first thread begins.
     pub start_ns: u64,
-    /// That time is from the begin of the first marked phase, which is another program's.
+    /// `start_ns` is relative to the begin of the first marked phase, which must be another program's.
     pub from_mark: bool,
 }
 
-/// A schedule; by default threads run where they were traced.
+/// A schedule. By default threads run where they were traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Schedule {
-    /// Who decides where threads run.
+    /// Policy that assigns threads to CPUs.
     pub scheduler: Scheduler,
-    /// With [`Scheduler::Affinity`]: so much less CPU time has a thread had that takes another CPU than its own.
+    /// With [`Scheduler::Affinity`]: by how much less CPU time a waiting thread must have had to take a CPU other than
+    /// its own. Default: 0.1 s.
     pub affinity_ns: Option<u64>,
-    /// Programs, in the order of the recordings; those that are not there begin at once.
+    /// Programs, in the order of the recordings; programs that are not listed begin at time 0.
     #[serde(rename = "program")]
     pub programs: Vec<Program>,
-    /// Moves, with [`Scheduler::Pinned`].
+    /// Thread moves, with [`Scheduler::Pinned`].
     #[serde(rename = "move")]
     pub moves: Vec<ThreadMove>,
-    /// What messages call it.
+    /// Name of the file in messages.
     #[serde(skip)]
     pub file: String,
 }
@@ -81,7 +81,7 @@ impl Schedule {
     /// Reads a schedule file.
     ///
     /// # Errors
-    /// What cannot be read, or is no schedule, with its line.
+    /// The file cannot be read, or is not a valid schedule; the message names the line.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let file = path.display().to_string();
         match std::fs::read_to_string(path) {
@@ -90,10 +90,10 @@ impl Schedule {
         }
     }
 
-    /// Reads a schedule file's text; `file` is what messages call it.
+    /// Parses the text of a schedule file; `file` is its name in messages.
     ///
     /// # Errors
-    /// What is no schedule, with its line.
+    /// The text is not a valid schedule; the message names the line.
     pub fn from_toml(text: &str, file: &str) -> Result<Self, Error> {
         let schedule: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -115,17 +115,17 @@ impl Schedule {
         })
     }
 
-    /// `affinity_ns`, a tenth of a second where it is not there.
+    /// `affinity_ns` or its default.
     pub(crate) fn least_behind_ns(&self) -> u64 {
         self.affinity_ns.unwrap_or(100_000_000)
     }
 
-    /// Do threads run elsewhere than where they were traced?
+    /// Do threads run on other CPUs than those on which they were traced?
     pub(crate) fn moves_threads(&self) -> bool {
         self.scheduler != Scheduler::Pinned || !self.moves.is_empty()
     }
 
-    /// Checks that what it names is there.
+    /// Checks that the programs, threads and CPUs of the schedule exist.
     pub(crate) fn check(
         &self,
         trace: &dyn Trace,

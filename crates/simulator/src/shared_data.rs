@@ -1,4 +1,4 @@
-//! Which pages are of data that several threads share: those that ARS distributes, monitors and moves (§3, §4).
+//! Pages of data that several threads share: ARS distributes, monitors and moves only these (§3, §4).
 
 use nearpage_recording::trace::{Served, StepBatch, Steps};
 use rustc_hash::FxHashMap;
@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use crate::Error;
 use crate::trace::Trace;
 
-/// Who refers to an object.
+/// Threads that refer to an object.
 #[derive(Clone, Copy, PartialEq)]
 enum ObjectUsers {
     Nobody,
@@ -14,9 +14,8 @@ enum ObjectUsers {
     Several,
 }
 
-/// By page: is it of an object of the program's data that several threads refer to? The pages of a shared array are, if
-/// each is used by one thread alone, too: which thread that is, the policy has to find out. Pages of objects smaller than
-/// a page count by themselves.
+/// By page: is the page part of a data object that several threads refer to? Every page of a shared array counts, even
+/// if each page has one user, because the policy has to find that thread. A page of small objects counts by itself.
 pub(crate) fn shared_data(trace: &dyn Trace) -> Result<Vec<bool>, Error> {
     let mut numbers = FxHashMap::default();
     let object = |page: u32| {

@@ -1,4 +1,4 @@
-//! Traces and machines for tests; what a policy is shown; threads, signals, phases, and what is refused.
+//! Traces and machines for tests; tests of information sources, threads, signals, phases, and refused jobs.
 
 use nearpage_machine::{CpuId, Machine, preset};
 use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, TraceEvent, TracedThread};
@@ -98,7 +98,7 @@ fn trace(pages: usize, threads: Vec<(TracedThread, Vec<StepBatch>)>) -> MemoryTr
     MemoryTrace { pages, threads }
 }
 
-/// Threads on these CPUs, each with these misses.
+/// A trace with a thread on each of these CPUs, each with these misses.
 fn each(pages: usize, cpus: &[u32], misses: &[Miss]) -> MemoryTrace {
     let threads = cpus.iter().enumerate();
     let all =
@@ -120,14 +120,14 @@ fn one(trace: &MemoryTrace, machine: &Machine, job: Job) -> Outcome {
         .remove(0)
 }
 
-/// Why a job is refused on a preset.
+/// Error message of a job on a preset.
 fn refusal(machine: &str, job: Job) -> String {
     let machine = preset(machine).expect("preset");
     let refused = simulate(&each(1, &[0], &[]), &machine, &[job], 1);
     refused.expect_err("refused").to_string()
 }
 
-/// Everything starts on node 0: thread 0 touches all pages before the others are let go.
+/// All pages start on node 0: thread 0 touches them before the other threads start.
 fn touched_by_first(pages: u32, others: Vec<(u32, Vec<Miss>)>) -> MemoryTrace {
     let mut touches: Vec<_> = (0..pages)
         .map(|page| (0, 0, TraceEvent::FirstTouch(PageIndex(page))))
@@ -147,7 +147,7 @@ fn near(found: f64, expected: f64, share: f64) {
     );
 }
 
-/// Reads of all pages in turn, so many times.
+/// Loads of all pages in turn, `rounds` times.
 fn reads(pages: u32, rounds: usize) -> Vec<Miss> {
     (0..pages)
         .map(|page| load(0, page))
@@ -155,7 +155,7 @@ fn reads(pages: u32, rounds: usize) -> Vec<Miss> {
         .repeat(rounds)
 }
 
-/// Node 2 reads four pages of node 0's.
+/// Node 2 loads four pages that are on node 0.
 fn remote_reader() -> MemoryTrace {
     touched_by_first(4, vec![(8, reads(4, 5000))])
 }
@@ -171,7 +171,7 @@ fn samples_and_tlb_misses_inform_as_well() {
         let trace = touched_by_first(1, vec![(5, vec![miss; misses])]);
         one(&trace, &machine, job("migrate", settings)).migrated
     };
-    // Thirteen samples of one in ten, which are 1 to 19 misses apart.
+    // Sampling one in ten, at distances of 1 to 19 misses, needs 13 samples.
     assert_eq!(count(&[("source", "sampled-cache")], 12, false), 0);
     assert_eq!(count(&[("source", "sampled-cache")], 247, false), 1);
     assert_eq!(count(&[("source", "tlb")], 1000, false), 0);
@@ -186,7 +186,7 @@ fn samples_and_tlb_misses_inform_as_well() {
     );
 }
 
-/// A loop that takes turns at two pages, by one in ten misses: at even distances it would show one of them alone.
+/// A loop accesses two pages in turn. Sampling at even distances would show one of them only.
 #[test]
 fn samples_show_both_of_what_a_loop_takes_turns_at() {
     let machine = preset("flash-8").expect("preset");
@@ -204,7 +204,7 @@ fn loads_are_sampled_by_their_latency() {
         let trace = touched_by_first(1, vec![(5, vec![miss; count])]);
         one(&trace, &machine, job("migrate", &settings)).migrated
     };
-    // A remote miss takes 1200 ns, 360 cycles of 300 MHz; thirteen samples of one in ten.
+    // A remote miss takes 1200 ns, which is 360 cycles at 300 MHz; 13 samples of one in ten are needed.
     assert_eq!(moved(&[], load(0, 0), 12), 0);
     assert_eq!(moved(&[], load(0, 0), 247), 1);
     assert_eq!(moved(&[], store(0, 0), 1000), 0, "loads only");
@@ -230,12 +230,12 @@ fn a_clock_sees_the_time_that_is_lost() {
         let trace = touched_by_first(1, vec![(5, vec![load(77, 0); count])]);
         one(&trace, &machine, job("migrate", &settings)).migrated
     };
-    // A sample for the time of ten remote misses, thirteen of them.
+    // A sample stands for the time of ten remote misses; 13 samples are needed.
     assert_eq!(moved(&[], 129), 0);
     assert_eq!(moved(&[], 130), 1);
     assert_eq!(moved(&[("every", "1")], 127), 0);
     assert_eq!(moved(&[("every", "1")], 128), 1);
-    // Local misses take a quarter of the time: the page is shared only when the holder lost as much.
+    // Local misses take a quarter of the time, so it takes four times as many to make the page shared.
     let kinds = |local: usize| {
         let first = batch(
             vec![load(0, 0); local],
@@ -258,12 +258,12 @@ fn several_outstanding_misses_overlap_within_the_window() {
         &format!("{CLOCK}outstanding_misses = 2\nwindow_instructions = 50\n"),
     );
     let time = |misses: &[Miss]| one(&each(1, &[0], misses), &two, job("first-touch", &[])).time_ns;
-    // Two at once; the third waits for the first.
+    // Two misses overlap; the third waits for the first.
     assert_eq!(time(&[load(0, 0), load(10, 0)]), 110.0);
     assert_eq!(time(&[load(0, 0), load(10, 0), load(10, 0)]), 200.0);
-    // 50 instructions past the first miss the CPU waits for it.
+    // The CPU stops 50 instructions after the first miss.
     assert_eq!(time(&[load(0, 0), load(60, 0)]), 100.0 + 10.0 + 100.0);
-    // Fetches are waited for at once.
+    // The CPU waits for instruction fetches at once.
     let fetch = Miss {
         kind: AccessKind::Fetch,
         ..load(0, 0)
@@ -288,7 +288,7 @@ fn signals_are_waited_for_and_missing_ones_are_not_for_ever() {
     assert_eq!(outcome.threads[1].split.wait_ns, 480.0 + 30.0);
     assert_eq!(outcome.time_ns, 500.0 + 100.0 + 30.0);
     assert_eq!(outcome.signals_missing, 0);
-    // A ring of waits, and a thread that nobody starts.
+    // Two threads wait for each other, and a third is never started.
     let first = batch(
         vec![],
         vec![
@@ -339,7 +339,7 @@ fn threads_of_one_cpu_take_turns() {
         waited.iter().all(|&wait| wait >= 90_000.0),
         "both wait: {waited:?}"
     );
-    // A thread that waits lets the other run.
+    // While a thread waits, the other one of its CPU runs.
     let nap = TraceEvent::Resume {
         after: 0,
         waited_instructions: 1000,
@@ -389,7 +389,7 @@ fn only_the_stable_phase_counts() {
 #[test]
 fn ping_pong_and_multiple_migrations_are_counted() {
     let machine = preset("flash-8").expect("preset");
-    // Node 5 misses 128 times, then node 0, then node 5 again; the interval is over in between.
+    // Node 5 misses 128 times, then node 0, then node 5 again, each in another interval.
     let turn = |first: u64| {
         vec![
             (

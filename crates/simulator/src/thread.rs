@@ -1,4 +1,4 @@
-//! A thread that is replayed: its steps, its clock, its outstanding misses.
+//! A replayed thread: its steps, its clock, its outstanding misses.
 
 mod under_way;
 
@@ -18,38 +18,37 @@ use crate::prefetching::Streams;
 use crate::trace::StepSource;
 use under_way::Outstanding;
 
-/// What a thread is doing.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It has not been started.
+    /// The thread has not been started.
     Unborn,
-    /// It gets ready at its clock's time, and then needs its CPU.
+    /// The thread is ready at its clock's time, and then needs its CPU.
     Arriving,
-    /// It has its CPU; its next step is at its clock's time.
+    /// The thread has its CPU; its next step is at its clock's time.
     Running,
-    /// Another thread has its CPU.
+    /// The thread waits for its CPU, which another thread has.
     Queueing,
-    /// It waits for a signal.
+    /// The thread waits for a signal.
     Blocked {
-        /// What it waited while tracing, in case the signal never comes.
+        /// Duration of the wait while tracing, in case the signal never comes.
         otherwise: u64,
     },
-    /// It has ended.
     Ended,
 }
 
-/// What a thread does when it gets its CPU.
+/// First activity of a thread when it gets its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resumption {
-    /// Computes up to its first step.
+    /// Compute up to the first step.
     Reach,
-    /// Computes from the step that it waited in up to the next.
+    /// Compute from the step of the wait up to the next step.
     Advance,
-    /// Goes on with the step that it had reached.
+    /// Continue with the step that the thread had reached.
     Step,
 }
 
-/// A part of moving pages, by its place in [`Totals::moving_parts`] (Verghese Table 9).
+/// A part of moving pages (Verghese Table 9); the index into [`Totals::moving_parts`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MovePart {
     Interrupt,
@@ -65,114 +64,112 @@ pub(crate) enum MovePart {
 }
 
 impl MovePart {
-    /// How many there are.
     pub const COUNT: usize = Self::Fault as usize + 1;
 }
 
-/// What a thread's time went to, in femtoseconds, and its misses.
+/// Time of a thread by its use, in femtoseconds, and misses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub compute: u64,
-    /// Local, remote.
+    /// Local and remote.
     pub stall: [u64; 2],
     pub moving: u64,
-    /// Of that, by [`MovePart`]; in nanoseconds.
+    /// Parts of `moving` by [`MovePart`], in nanoseconds.
     pub moving_parts: [f64; MovePart::COUNT],
     pub waiting: u64,
-    /// Local, remote.
+    /// Local and remote.
     pub misses: [u64; 2],
-    /// Sums of latencies: local, remote.
+    /// Sums of latencies of local and remote misses.
     pub latency: [u128; 2],
     pub instructions: u64,
 }
 
-/// So many misses ahead, what is needed for one is fetched.
+/// Distance in misses for prefetching state of pages.
 const AHEAD: usize = 2;
 
-/// What a policy learns of a thread besides its misses.
+/// Data for policies about a thread, besides its misses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ThreadObservation {
-    /// When its next sample is due.
+    /// Time at which the next sample is due.
     pub next_sample: u64,
-    /// Page of its last miss of data.
+    /// Page of the thread's last data miss.
     pub page: Option<u32>,
-    /// Page that it is last known to have stored to.
+    /// Page that the thread is last known to have stored to.
     pub stored: Option<u32>,
-    /// Loads and fetches, stores that memory served in this epoch.
+    /// Loads and fetches; and stores: those that memory served in this epoch.
     pub served: [u64; 2],
-    /// Time that it waited, ever.
+    /// Total time that the thread has waited.
     pub waited: u64,
-    /// Time that it spent moving pages, ever.
+    /// Total time that the thread has spent moving pages.
     pub moved: u64,
-    /// Time and wait when the epoch began.
+    /// Time and total wait when the epoch began.
     pub epoch: (u64, u64),
 }
 
 impl ThreadObservation {
-    /// The thread's own time: what it spent waiting is not.
+    /// The thread's own time, which excludes waiting.
     pub fn own(&self, time: u64) -> u64 {
         time - self.waited
     }
 }
 
-/// A thread.
 pub(crate) struct Thread<'a> {
     pub index: ThreadIndex,
     pub state: State,
     pub then: Resumption,
-    /// Signal that it waits for; 0: none.
+    /// Signal that the thread waits for; 0: none.
     pub awaits: u64,
     pub cpu: u32,
     pub node: u16,
-    /// Time of its next step, in femtoseconds.
+    /// Time of the next step, in femtoseconds.
     pub time: u64,
-    /// When something else than its next step comes first: at once unless it is running.
+    /// Time of other work that must be done before the next step; 0 unless the thread is running.
     pub alarm: u64,
-    /// Time that others have taken from it since: flushes of its TLB.
+    /// Time that TLB flushes for other CPUs have cost the thread since its last step.
     pub penalty: u64,
-    /// CPU that it is to go on on.
+    /// CPU that the thread was ordered to move to.
     pub ordered: Option<u32>,
-    /// When the schedule moves it, and where to.
+    /// Scheduled moves of the thread: times and CPUs.
     pub moves: VecDeque<(u64, u32)>,
-    /// Pages that its CPU has translated since its TLB was last flushed for a page that moved.
+    /// Pages that the CPU has translated since its TLB was last flushed for a page that moved.
     pub translated: Option<FxHashSet<u32>>,
-    /// It has come to a CPU whose caches do not know it.
+    /// The thread has moved to a CPU with cold caches.
     pub cold: bool,
-    /// It has paid for the protection fault of the store that it is at.
+    /// The thread has paid for the protection fault of its current store.
     pub faulted: bool,
-    /// Instructions from its last miss to the note of a store that it is at.
+    /// Instructions from the last miss to the current note of a store.
     pub noted_after: u32,
-    /// Misses in former phases, and when it last moved.
+    /// Misses of earlier phases; and misses at the thread's last move.
     misses_before: u64,
     misses_moved: u64,
-    /// Pages that it will be interrupted for.
+    /// Hot pages, for which the thread will be interrupted.
     pub hot: Vec<Action>,
-    /// When it will be at the latest.
+    /// Latest time of that interrupt.
     pub deadline: u64,
-    /// Pages that it is moving, and how many have been through the lock.
+    /// Pages that the thread is moving, and the number of them that have been through the lock.
     pub moving: Vec<Action>,
     pub moved: usize,
     pub totals: Totals,
-    /// Where the totals begin.
+    /// Time at which the totals begin.
     pub since: u64,
-    /// Where the last phase that counts ended.
+    /// Sums of the phases that count and have ended.
     pub result: ThreadOutcome,
     pub watched: ThreadObservation,
     steps: StepSource<'a>,
-    /// The batch that it is at.
+    /// Current batch of misses.
     misses: Cow<'a, [Miss]>,
     trace_events: Cow<'a, [(usize, u32, TraceEvent)]>,
-    /// Next miss of the batch.
+    /// Position of the next miss in the batch.
     at: usize,
-    /// Next event of the batch.
+    /// Position of the next event in the batch.
     trace_event: usize,
-    /// The miss that comes after the next event.
+    /// Position of the miss that follows the next event.
     stop: usize,
     position: u64,
     outstanding: VecDeque<Outstanding>,
-    /// When lines come that its CPU's prefetcher has requested, and no miss waits for yet.
+    /// Arrivals of lines that the CPU's prefetcher has requested and no miss waits for yet.
     requested_ahead: Vec<u64>,
-    /// What its CPU's prefetcher follows.
+    /// Streams that the CPU's prefetcher follows.
     pub streams: Streams,
 }
 
@@ -217,36 +214,36 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Instructions executed so far.
+    /// Number of instructions executed so far.
     pub fn executed(&self) -> u64 {
         self.position
     }
 
-    /// The miss at the thread's time; `None`: it is something else.
+    /// The miss at the thread's time; `None`: the next step is an event.
     #[inline]
     pub fn miss(&self) -> Option<Miss> {
         (self.at < self.stop).then(|| self.misses[self.at])
     }
 
-    /// The same, where others of the batch follow it.
+    /// The same miss, if more misses follow in its batch.
     #[inline]
     pub fn miss_before_more(&self) -> Option<Miss> {
         self.miss().filter(|_| self.at + 1 < self.misses.len())
     }
 
-    /// What happens at the thread's time, where it is no miss.
+    /// The event at the thread's time, if the next step is no miss.
     pub fn trace_event(&self) -> TraceEvent {
         self.trace_events[self.trace_event].2
     }
 
-    /// Page of a miss that comes soon, where one is known.
+    /// Page of the miss that is [`AHEAD`] misses away, if it is in the batch.
     #[inline]
     pub fn page_ahead(&self) -> Option<u32> {
         let miss = self.misses.get(self.at + AHEAD);
         miss.map(|miss| miss.page.0)
     }
 
-    /// The current step is done: computes up to the next one. `false`: there is none.
+    /// Finishes the current step and computes up to the next step; `false`: there is no further step.
     #[inline]
     pub fn advance(&mut self, figures: &Figures) -> Result<bool, Error> {
         if self.at < self.stop {
@@ -258,7 +255,7 @@ impl<'a> Thread<'a> {
         self.reach(figures)
     }
 
-    /// Computes up to the step that is next.
+    /// Computes up to the next step.
     #[inline(always)]
     pub fn reach(&mut self, figures: &Figures) -> Result<bool, Error> {
         loop {
@@ -276,7 +273,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// The next batch; `false`: there is none.
+    /// Reads the next batch; `false`: there is none.
     #[cold]
     fn read_on(&mut self) -> Result<bool, Error> {
         if self.time > TIME_MAX {
@@ -317,7 +314,7 @@ impl<'a> Thread<'a> {
             .map_or(misses, |next| next.0.min(misses));
     }
 
-    /// Executes instructions, as far ahead of outstanding misses as the window allows.
+    /// Executes instructions, and waits for outstanding misses where the window is full.
     #[inline]
     fn run(&mut self, instructions: u32, figures: &Figures) {
         let mut left = u64::from(instructions);
@@ -336,7 +333,7 @@ impl<'a> Thread<'a> {
         self.position += left;
     }
 
-    /// Does the TLB of its CPU lack a page, since it was flushed and nobody has used the page since then?
+    /// Does the CPU's TLB lack the page since its last flush? The page counts as translated from now on.
     #[inline]
     pub fn lacks_translation(&mut self, page: u32) -> bool {
         self.translated
@@ -344,32 +341,32 @@ impl<'a> Thread<'a> {
             .is_some_and(|pages| pages.insert(page))
     }
 
-    /// The TLB of its CPU is flushed.
+    /// Flushes the TLB of the thread's CPU.
     pub fn flush_translations(&mut self) {
         self.translated.get_or_insert_default().clear();
     }
 
-    /// Time that the CPU is busy.
+    /// Spends time computing.
     #[inline]
     pub fn compute(&mut self, time: u64) {
         self.time = self.time.saturating_add(time);
         self.totals.compute += time;
     }
 
-    /// Time spent moving pages, or observing for it.
+    /// Spends time moving pages, or on samples and hinting faults.
     pub fn spend_moving(&mut self, time: u64) {
         self.time = self.time.saturating_add(time);
         self.totals.moving = self.totals.moving.saturating_add(time);
         self.watched.moved = self.watched.moved.saturating_add(time);
     }
 
-    /// The same, for one part of it.
+    /// As [`Thread::spend_moving`], for one part.
     pub fn spend_moving_on(&mut self, part: MovePart, time: u64) {
         self.spend_moving(time);
         self.totals.moving_parts[part as usize] += time as f64 / FS;
     }
 
-    /// The same, for several parts one after the other.
+    /// As [`Thread::spend_moving`], for several parts in sequence.
     pub fn spend_moving_by<const N: usize>(&mut self, parts_ns: [(MovePart, f64); N]) {
         let total_ns: f64 = parts_ns.iter().map(|part| part.1).sum();
         self.spend_moving(femtoseconds(total_ns));
@@ -378,7 +375,6 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Waits until `time`.
     pub fn wait_until(&mut self, time: u64) {
         let waited = time.saturating_sub(self.time);
         self.time += waited;
@@ -386,7 +382,7 @@ impl<'a> Thread<'a> {
         self.watched.waited += waited;
     }
 
-    /// Refills the caches of the CPU that it has come to; how many lines.
+    /// Charges the thread for refilling the caches of its new CPU; returns the number of lines.
     pub fn refill(&mut self, figures: &Figures) -> u64 {
         let [local, remote] = self.totals.misses;
         let missed = self.misses_before + local + remote;
@@ -403,7 +399,7 @@ impl<'a> Thread<'a> {
         lines
     }
 
-    /// Begins to count afresh.
+    /// Restarts the counts at the begin of a phase that counts.
     pub fn restart(&mut self) {
         self.misses_before += self.totals.misses[0] + self.totals.misses[1];
         self.totals = Totals::default();
@@ -413,7 +409,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Adds what was counted to the result.
+    /// Adds the counts of the phase to the result.
     pub fn collect(&mut self) {
         let Totals {
             compute,

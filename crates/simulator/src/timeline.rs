@@ -1,24 +1,24 @@
-//! What the machine did in equal parts of the simulated time.
+//! Activity of the machine in equal parts of the simulated time.
 
 use crate::figures::FS;
 
-/// Parts, at most; at least half as many once there were so many.
+/// Maximum number of parts. Beyond this number, pairs of parts are merged.
 const PARTS_MAX: usize = 256;
-/// Length of a part at first, in femtoseconds: a microsecond.
+/// Initial length of a part in femtoseconds: a microsecond.
 const PART_MIN: u64 = 1_000 * FS as u64;
 
-/// What happened in a part of the time.
+/// Counts of one part of the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     /// Misses to the own node's memory.
     pub local: u64,
     /// Misses to other nodes' memory.
     pub remote: u64,
-    /// Pages migrated or spread.
+    /// Pages migrated or interleaved.
     pub migrated: u64,
-    /// Copies made, fresh ones included.
+    /// Copies made, including fresh copies after a collapse.
     pub replicated: u64,
-    /// Replicated pages that have one copy since.
+    /// Replicated pages that collapsed to one copy.
     pub collapsed: u64,
     /// Requests that each node's controller served.
     pub controller_load: Vec<u64>,
@@ -57,14 +57,14 @@ impl Part {
     }
 }
 
-/// A simulation's time in equal parts, marked phases or not.
+/// Simulated time in equal parts, inside and outside of marked phases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// Length of each, in femtoseconds.
+    /// Length of each part, in femtoseconds.
     length: u64,
-    /// The last one is not over.
+    /// Parts in order of time; the last part is incomplete.
     parts: Vec<Part>,
-    /// What had been counted when it was last looked at.
+    /// Counts at the last update.
     before: Part,
 }
 
@@ -86,17 +86,17 @@ impl Timeline {
         self.length as f64 / FS
     }
 
-    /// In order of time.
+    /// Parts in order of time.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// When the part that is not over will be.
+    /// End of the last part, in femtoseconds.
     pub(crate) fn next(&self) -> u64 {
         self.length.saturating_mul(self.parts.len() as u64)
     }
 
-    /// Takes what was `counted` up to `now`; events come in order of time.
+    /// Adds the counts since the last update to the last part. Events must come in order of time.
     pub(crate) fn take(&mut self, now: u64, counted: Part) {
         let last = self.parts.last_mut().expect("there is always one");
         let since = last.each_mut().zip(counted.each().zip(self.before.each()));
@@ -116,7 +116,7 @@ impl Timeline {
         }
     }
 
-    /// What is counted begins at nothing again.
+    /// The counts restart at zero.
     pub(crate) fn restart(&mut self) {
         self.before.each_mut().for_each(|count| *count = 0);
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is lost however long it takes, parts are few, and each event is in its part.
+        /// Counts are kept in any duration, the number of parts is bounded, and each event is in its part.
         #[test]
         fn parts_add_up(steps in prop::collection::vec((0..3_000_000_000u64, 0..9u64), 1..400)) {
             let mut timeline = Timeline::new(2);
@@ -155,7 +155,7 @@ mod tests {
             let mut events = Vec::new();
             for (after, misses) in steps {
                 now += after;
-                // As the replay does: what came before a part's end is taken before what comes after.
+                // The replay does the same: it takes the counts of one part before events of the next.
                 if now >= timeline.next() {
                     timeline.take(now, counted(sum, 2 * sum));
                 }

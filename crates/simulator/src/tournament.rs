@@ -1,14 +1,12 @@
-//! Which of the threads is next: a tournament tree, in which replacing one key costs as many
-//! comparisons as the tree is deep.
+//! A tournament tree that finds the next thread. Replacing one key costs as many comparisons as the tree is deep.
 
-/// Key of what is not waiting for its turn.
+/// Key of a thread that does not wait for its turn.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Smallest of a fixed number of keys; of equal ones, the lowest number.
+/// Minimum of a fixed number of keys; of equal keys, the lowest number.
 pub(crate) struct Tournament {
-    /// `winners[1]` is the whole tree's; the children of `k` are `2k` and `2k + 1`. A key, and below
-    /// it the number that it belongs to: what is looked at on the way up is known beforehand, and
-    /// comparing takes no branch.
+    /// `winners[1]` is the root; the children of `k` are `2k` and `2k + 1`. Each entry has the key in its upper 64 bits
+    /// and the key's number below. The path to the root is known in advance, and comparing takes no branch.
     winners: Vec<u128>,
 }
 
@@ -25,14 +23,13 @@ impl Tournament {
         tree
     }
 
-    /// The smallest key and its number; where all are [`NEVER`], that and any number.
+    /// The smallest key and its number; if all keys are [`NEVER`], any number.
     #[inline]
     pub fn least(&self) -> (u64, usize) {
         let winner = self.winners[1];
         ((winner >> 64) as u64, winner as u32 as usize)
     }
 
-    /// Replaces a key.
     #[inline]
     pub fn set(&mut self, number: usize, key: u64) {
         let mut least = u128::from(key) << 64 | number as u128;

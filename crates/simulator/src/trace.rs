@@ -1,19 +1,19 @@
-//! What is replayed.
+//! The interface to a trace.
 
 use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{StepBatch, Steps, TraceEvent, TracedThread};
 
 pub use nearpage_recording::trace::FilePage;
 
-/// A thread and what hands out its steps.
+/// A thread and the source of its steps.
 pub type ThreadSteps<'a> = (TracedThread, StepSource<'a>);
 
 /// A trace that can be read any number of times, by several replays at once.
 pub trait Trace: Sync {
-    /// Pages that its steps name: their numbers are below this.
+    /// Number of pages; the page numbers in steps are below this number.
     fn pages(&self) -> usize;
 
-    /// Number of a page in its address space: what round-robin goes by.
+    /// Number of a page in its address space, which round-robin placement uses.
     fn page_number(&self, page: u32) -> u64 {
         page.into()
     }
@@ -24,73 +24,72 @@ pub trait Trace: Sync {
         0
     }
 
-    /// Process of a thread, by its position.
+    /// Process of a thread, by the thread's position.
     fn application(&self, thread: usize) -> u16 {
         let _ = thread;
         0
     }
 
-    /// Where a page lies in its object: the object's first page number and how many pages it spans.
-    /// `None`: it belongs to no object that could be distributed.
+    /// Position of a page's object: the object's first page number and its number of pages. `None`: the page belongs to
+    /// no object that could be distributed.
     fn extent(&self, page: u32) -> Option<(u64, u64)> {
         let _ = page;
         Some((0, self.pages() as u64))
     }
 
-    /// Is a page of the heap, of a mapping of the program's own or of its own static data? Code, stacks and what libraries
-    /// have are not.
+    /// Is the page in the program's heap, own mappings or own static data, and not in code, stacks or libraries' data?
     fn is_data(&self, page: u32) -> bool {
         let _ = page;
         true
     }
 
-    /// Pages that are a file's, and which of it: those of several programs are one page.
+    /// Pages of files and their places in the files. Programs share pages with the same place.
     fn file_pages(&self) -> Vec<(u32, FilePage)> {
         Vec::new()
     }
 
-    /// Is a begin or end of the stable phase among its steps, or is that not known?
+    /// May the steps contain the begin or end of a marked phase? `true` where this is not known.
     fn may_be_marked(&self) -> bool {
         true
     }
 
-    /// Programs that it is of.
+    /// Number of programs.
     fn programs(&self) -> usize {
         1
     }
 
-    /// Position of a thread's program, and the thread's number there.
+    /// Position of a thread's program, and the thread's number in that program's trace.
     fn origin(&self, thread: ThreadIndex) -> (usize, ThreadIndex) {
         (0, thread)
     }
 
-    /// Its threads with their steps, from the beginning.
+    /// All threads with their steps, from the beginning.
     ///
     /// # Errors
-    /// A trace that cannot be read.
+    /// The trace cannot be read.
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error>;
 }
 
-/// A trace in memory, for tests and for what is generated.
+/// A trace in memory, for tests and generated traces.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryTrace {
-    /// Pages.
+    /// Number of pages.
     pub pages: usize,
-    /// Threads, with their batches.
+    /// Threads with their batches.
     pub threads: Vec<(TracedThread, Vec<StepBatch>)>,
 }
 
-/// Is a begin or end of the stable phase among these steps?
+/// Do the steps contain the begin or end of a marked phase?
 pub fn is_marked(batch: &StepBatch) -> bool {
     let mut trace_events = batch.trace_events.iter();
     trace_events.any(|trace_event| matches!(trace_event.2, TraceEvent::Mark { .. }))
 }
 
-/// Hands out a thread's steps.
+/// Source of a thread's steps.
 pub enum StepSource<'a> {
-    /// They are read, batch by batch.
+    /// Steps that are read batch by batch.
     Read(Box<dyn Steps + 'a>),
-    /// They are in memory.
+    /// Steps in memory.
     Kept(std::slice::Iter<'a, StepBatch>),
 }
 

@@ -1,4 +1,4 @@
-//! A trace that tells how much of it has been read.
+//! A trace that reports how much of it has been read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use nearpage_recording::trace::{StepBatch, Steps};
 
 use crate::trace::{FilePage, StepSource, ThreadSteps, Trace};
 
-/// Another trace, whose misses are counted as replays read them.
+/// A wrapper of a trace that counts the misses which replays read.
 pub struct Watched<'a> {
     trace: &'a dyn Trace,
     misses: AtomicU64,
@@ -15,7 +15,7 @@ pub struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    /// `watch` is told how many misses all replays together have read, after each batch of them.
+    /// `watch` is called after each batch, with the number of misses that all replays together have read.
     pub fn new(trace: &'a dyn Trace, watch: &'a (dyn Fn(u64) + Sync)) -> Self {
         Self {
             trace,

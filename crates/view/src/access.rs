@@ -1,4 +1,4 @@
-//! The port and the token of a page, kept for its user from one start to the next: addresses of the page stay good.
+//! Port and token of a page, kept for the user so that addresses of the page stay valid after a restart.
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::Hasher;
@@ -13,21 +13,21 @@ use crate::Error;
 
 /// Digits of a token: 128 random bits.
 const TOKEN_DIGITS: usize = 32;
-/// What was not used for so long is forgotten.
+/// Entries that were unused for this time are deleted.
 const KEPT_FOR: Duration = Duration::from_hours(24 * 90);
 
-/// Which port a page was last served on, and the token that lets in.
+/// Port on which a page was last served, and the token that gives access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// 0: none yet.
+    /// 0: no port yet.
     pub port: u16,
     pub token: String,
-    /// Where both are kept; none: nowhere.
+    /// File that keeps port and token; `None`: they are not kept.
     file: Option<PathBuf>,
 }
 
 impl Access {
-    /// The access to the page that shows these paths: from `folder`, if an earlier page kept it there, else a new one.
+    /// Access to the page that shows these paths: as an earlier page kept it in `folder`, else a new one.
     ///
     /// # Errors
     /// [`Error::Random`].
@@ -41,7 +41,7 @@ impl Access {
         Ok(Self { port, token, file })
     }
 
-    /// Keeps this access and `port` for the next page of these paths, and deletes entries that were not used for long.
+    /// Keeps the token and `port` for the next page of these paths, and deletes old entries.
     ///
     /// # Errors
     /// Errors of the system.
@@ -73,7 +73,7 @@ impl Access {
     }
 }
 
-/// Name of the file for some paths.
+/// Name of the file that keeps the access for these paths.
 fn name(paths: &[&Path]) -> String {
     let mut hash = FxHasher::default();
     for path in paths {
@@ -84,7 +84,7 @@ fn name(paths: &[&Path]) -> String {
     format!("{:016x}", hash.finish())
 }
 
-/// Port and token of a file that this user alone can read and write; none of any other.
+/// Port and token from a file; `None` if other users can read or write the file.
 fn read(path: &Path) -> Option<(u16, String)> {
     let file = nearpage_files::open(path).ok()?;
     let metadata = file.metadata().ok()?;
@@ -136,7 +136,7 @@ mod tests {
         let file = first.file.clone().expect("a file");
         let mode = |path: &Path| path.metadata().expect("there").permissions().mode() & 0o777;
         assert_eq!((mode(&file), mode(&folder)), (0o600, 0o700));
-        // What others could have read or written is not believed.
+        // A file that others could have read or written is ignored.
         for mode in [0o640, 0o602] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("mine");
             assert_ne!(access(&["a", "b"]).token, first.token, "{mode:o}");
@@ -151,7 +151,7 @@ mod tests {
             fs::write(&file, text).expect("mine");
             assert_ne!(access(&["a", "b"]).token, first.token, "{text}");
         }
-        // Without a home nothing is kept.
+        // Without a home folder, nothing is kept.
         let nowhere = Access::of(&[Path::new("a")], None).expect("random");
         nowhere.keep(1).expect("nothing to do");
     }

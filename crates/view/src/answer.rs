@@ -1,4 +1,4 @@
-//! What the page asks for, and the answers: JSON, and pictures as a line of JSON with bytes behind.
+//! Requests of the page, and their answers: JSON, or for pictures a line of JSON followed by bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,19 +21,19 @@ use crate::standalone::SavedView;
 use crate::summary::summary;
 use crate::{JobRanks, Session};
 
-/// A request, without what only the server needs.
+/// A request, without the parts that only the server needs.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
-    /// Such as `picture`.
+    /// Path of the request, such as `picture`.
     pub path: String,
-    /// What follows `?`.
+    /// Parameters after `?`.
     pub parameters: BTreeMap<String, String>,
-    /// What was posted; none for what was asked by GET.
+    /// Body of a POST request; `None` for GET.
     pub body: Option<String>,
 }
 
 impl Question {
-    /// Of a path with its parameters, `report?recording=0`.
+    /// Parses a path with parameters, such as `report?recording=0`.
     pub fn parse(target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let parameters = query
@@ -48,7 +48,7 @@ impl Question {
         }
     }
 
-    /// The part of the time that it is about, in nanoseconds since the recording began; none: all.
+    /// The requested part of the time, in nanoseconds since the recording began; `None`: all of the time.
     fn selection(&self) -> Result<Option<(u64, u64)>, Answer> {
         if !self.parameters.contains_key("since") && !self.parameters.contains_key("until") {
             return Ok(None);
@@ -67,7 +67,7 @@ impl Question {
     }
 }
 
-/// `%20` and `+` as they are meant.
+/// Decodes `%20` and `+`.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -105,7 +105,7 @@ fn json_text(text: String) -> Answer {
 }
 
 impl Session {
-    /// Answers a question of the page.
+    /// Answers a request of the page.
     pub fn answer(&self, question: &Question) -> Answer {
         self.find(question).unwrap_or_else(|error| error)
     }
@@ -164,10 +164,10 @@ impl Session {
         self.find_in(opened, question)
     }
 
-    /// What is asked of a recording.
+    /// Answers a request about a recording.
     fn find_in(&self, opened: &Opened, question: &Question) -> Result<Answer, Answer> {
         let stage = opened.stage();
-        // What follows the selected time; pictures are told their time by their frames.
+        // These answers depend on the selected time; pictures get their time from their frames.
         let selection = question.selection()?;
         let selected = || {
             let found = opened.stage_of(selection);
@@ -237,7 +237,7 @@ impl Session {
         }
     }
 
-    /// What code costs.
+    /// Answers a request about the cost of code.
     fn costs(&self, opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer, Answer> {
         let costs = stage.costs(opened);
         match question.path.as_str() {
@@ -279,7 +279,7 @@ impl Session {
     }
 }
 
-/// A machine as the page draws it.
+/// JSON of a machine, for drawing.
 fn machine(machine: &nearpage_machine::Machine) -> Value {
     json!({
         "name": machine.name,
@@ -293,7 +293,7 @@ fn machine(machine: &nearpage_machine::Machine) -> Value {
     })
 }
 
-/// What holds for a recording as a whole.
+/// JSON of properties of a whole recording.
 fn recording(opened: &Opened) -> Value {
     const EXTENTS_MAX: usize = 20_000;
     let recording = &opened.recording;
@@ -351,12 +351,13 @@ fn progress(opened: &Opened, stage: &Stage) -> Value {
     })
 }
 
-/// The report as `report --json` prints it, and what the page needs beside it.
+/// JSON of the report, as `report --json` prints it, with additions for the page.
 fn report(opened: &Opened, stage: &Stage) -> Answer {
     let text = stage.found.report.get_or_init(|| {
         let mut content = Content::new(&stage.attribution, &opened.recording);
         if stage.share < 1.0 {
-            // How sure patterns are takes longer than all else, and more is known in a while.
+            // Confidence in patterns takes longest to compute, and a sample's result is replaced soon, so it is
+            // skipped.
             content.sampling = None;
         }
         let report = json(
@@ -380,7 +381,7 @@ fn report(opened: &Opened, stage: &Stage) -> Answer {
     json_text(text.clone())
 }
 
-/// An object, or which thread uses which of its pages.
+/// Answers a request for an object, or for the matrix of its pages and threads.
 fn object(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer, Answer> {
     let number = question.number("object")? as usize;
     let absent = || Answer::error(404, format!("no object {number}"));
@@ -411,7 +412,7 @@ fn asked(question: &Question) -> Result<Frame, Answer> {
     })
 }
 
-/// What was found in pictures' points, with the share of the accesses that it is from.
+/// JSON of a result from the points, with the share of the accesses that the points represent.
 fn with_share(found: io::Result<impl Serialize>, stage: &Stage) -> Result<Value, Answer> {
     let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
     let mut value = json!(found);
@@ -427,8 +428,7 @@ fn by(question: &Question) -> Result<ColourBy, Answer> {
     ColourBy::from_name(name).ok_or_else(|| Answer::error(400, format!("by: no colouring {name}")))
 }
 
-/// A line of JSON; then a byte for each bin, its colour; then a little-endian `f32` for each, its
-/// accesses.
+/// A line of JSON, then a byte for the colour of each bin, then a little-endian `f32` for the accesses of each bin.
 fn picture(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer, Answer> {
     let first = match question.parameters.contains_key("first") {
         true => Some(question.number("first")? as usize),

@@ -1,16 +1,16 @@
-//! The folder `view/` of a recording: points and sums, kept for the next opening.
+//! The folder `view/` of a recording, which keeps points and sums for the next opening.
 //!
 //! | file | content |
 //! | --- | --- |
 //! | `points.bin` | points of 21 bytes ([`Point`](crate::point::Point)), chunk by chunk, by bucket |
 //! | `sums.bin` | `f32`, `[row][by][column][colour]`: see [`pyramid`](crate::pyramid) |
-//! | `index.bin` | written last; little-endian: magic, the recording's [`Identity`], what [`identity_of_file`] says of the other two, number of segments, and for each: chunk, position in `points.bin`, first tick, end tick, number of starts, starts; CRC-32 of all before it |
+//! | `index.bin` | written last; little-endian: magic, the recording's [`Identity`], [`identity_of_file`] of the other two files, number of segments, and for each: chunk, position in `points.bin`, first tick, end tick, number of starts, starts; CRC-32 of all before it |
 //!
-//! Files that do not fit the recording or this version are made again, so later versions need not read them.
+//! Files that do not fit the recording or this version are replaced, so later versions need not read old files.
 //!
-//! A recording from a stranger may come with such a folder. It is trusted only if this user made these very files: a copy,
-//! as out of an archive, has other inode numbers and change times, which nobody can set. Nothing is kept in another
-//! user's folder.
+//! A recording from a stranger may contain such a folder. The folder is trusted only if this user made these very
+//! files: a copy, such as from an archive, has other inode numbers and change times, which nobody can set. Nothing is
+//! kept in another user's folder.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -25,16 +25,16 @@ use crate::point::Scale;
 use crate::pyramid::Pyramid;
 use crate::store::{Bytes, Segment, Store};
 
-/// Changes with the layout of any of the files.
+/// Changes with the layout of any of the three files.
 const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW04");
 const FOLDER: &str = "view";
 const INDEX: &str = "index.bin";
 const POINTS: &str = "points.bin";
 const SUMS: &str = "sums.bin";
-/// A segment takes some ten KiB of it.
+/// Size limit of the index. A segment takes some ten KiB.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// What says that the files are of this recording, as it is now.
+/// Identity of the recording in its present state.
 type Identity = [u64; 9];
 
 fn identity(recording: &Recording, scale: &Scale, functions: &Functions) -> Identity {
@@ -52,7 +52,8 @@ fn identity(recording: &Recording, scale: &Scale, functions: &Functions) -> Iden
     ]
 }
 
-/// What tells a file that this user wrote from every other file, and from itself after a change.
+/// Identity of a file that this user wrote. Other files differ in the identity, and so does the same file after a
+/// change.
 fn identity_of_file(file: &File) -> Option<[u64; 4]> {
     let metadata = file.metadata().ok()?;
     is_own(&metadata).then(|| {
@@ -65,7 +66,7 @@ fn identity_of_file(file: &File) -> Option<[u64; 4]> {
     })
 }
 
-/// Can nobody but this user (and root) have put there what is there?
+/// Are this user and root the only users who can have written the file or folder?
 fn is_own(metadata: &fs::Metadata) -> bool {
     metadata.uid() == nearpage_files::own_user() && metadata.mode() & 0o022 == 0
 }
@@ -74,7 +75,7 @@ fn is_own_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir() && is_own(&metadata))
 }
 
-/// Where the files of a recording are, or will be.
+/// Place of a recording's files, which need not exist.
 pub(crate) struct Cache {
     folder: Option<PathBuf>,
     identity: Identity,
@@ -88,7 +89,7 @@ impl Cache {
         }
     }
 
-    /// What an earlier opening left, where all of it fits.
+    /// The points and sums that an earlier opening kept, if they fit the recording.
     pub fn open(&self, scale: &Scale) -> Option<(Store, Pyramid)> {
         let folder = self.folder.as_ref()?;
         let open = |name| nearpage_files::open(&folder.join(name)).ok();
@@ -135,8 +136,8 @@ impl Cache {
         words.0.is_empty().then_some(segments)
     }
 
-    /// New files for points and sums: beside the recording, or where that can't be written to,
-    /// nameless ones that go with this process.
+    /// Makes new files for points and sums: in the recording's folder, or, if that is not writable, unnamed files that
+    /// disappear with this process.
     pub fn create(&mut self) -> io::Result<(File, File)> {
         if let Some(folder) = self.folder.take() {
             let _ = fs::DirBuilder::new().mode(0o700).create(&folder);
@@ -152,12 +153,12 @@ impl Cache {
         Ok((tempfile::tempfile()?, tempfile::tempfile()?))
     }
 
-    /// Where the files are kept; none where they go with this process.
+    /// Folder of the files; `None` if they disappear with this process.
     pub fn kept(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// Removes what [`Cache::create`] began.
+    /// Removes the files of [`Cache::create`].
     pub fn abandon(&self) {
         if let Some(folder) = &self.folder {
             for name in [POINTS, SUMS] {
@@ -167,7 +168,7 @@ impl Cache {
         }
     }
 
-    /// Writes the index: from here on the files are found again.
+    /// Writes the index, which makes the files valid for later openings.
     pub fn finish(&self, store: &Store) -> io::Result<()> {
         let Some(folder) = &self.folder else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What lines and instructions cost: the source where it is at hand, and the machine code.
+//! Cost of source lines and instructions, with the source if it is available.
 
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
@@ -12,37 +12,37 @@ use serde::Serialize;
 use crate::costs::{CodePlace, Costs, Sums};
 use crate::opened::Opened;
 
-/// Functions that are listed, the costliest.
+/// Maximum number of listed functions, by cost.
 const FUNCTIONS_MAX: usize = 500;
-/// Bytes of a source file.
+/// Size limit of a source file.
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of a function's machine code: some 8,000 instructions.
+/// Size limit of a function's machine code, some 8,000 instructions.
 const CODE_BYTES_MAX: u64 = 32 << 10;
 
 /// A function that accesses memory.
 #[derive(Debug, Serialize)]
 pub(crate) struct Function {
     name: String,
-    /// Number of its module; null of generated code.
+    /// Number of the function's module; null for generated code.
     module: Option<u32>,
     module_name: String,
-    /// As the debug information names it; empty where there is none.
+    /// File name in the debug information; empty without debug information.
     file: String,
     #[serde(flatten)]
     sums: Sums,
 }
 
-/// The functions that cost most.
+/// The functions with the highest cost.
 #[derive(Debug, Serialize)]
 pub(crate) struct Functions {
     functions: Vec<Function>,
-    /// How many there are.
+    /// Number of all functions.
     count: usize,
-    /// Share of the accesses that this is from, 0 to 1.
+    /// Share of the accesses that the figures represent, 0 to 1.
     share: f64,
 }
 
-/// A function's code.
+/// Code of a function.
 #[derive(Debug, Serialize)]
 pub(crate) struct Code {
     name: String,
@@ -52,7 +52,7 @@ pub(crate) struct Code {
     share: f64,
 }
 
-/// Something, or why it is not shown, in words.
+/// A value, or the reason why it is missing.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Availability<T> {
@@ -69,33 +69,31 @@ impl<T> From<Result<T, String>> for Availability<T> {
     }
 }
 
-/// A source file.
 #[derive(Debug, PartialEq, Serialize)]
 struct Source {
-    /// Where it was read.
+    /// Path from which the file was read.
     path: String,
-    /// It was changed after the recording began.
+    /// Was the file changed after the recording began?
     is_newer: bool,
     lines: Vec<String>,
-    /// What lines cost, whatever function they are in: number, sums.
+    /// Costs by line number, over all functions.
     costs: Vec<(u32, Sums)>,
-    /// First and last line of the function that cost anything.
+    /// First and last line with a cost in the function.
     function_lines: Option<(u32, u32)>,
 }
 
-/// An instruction.
 #[derive(Debug, Serialize)]
 struct Instruction {
     /// Virtual address in the module's file, hexadecimal.
     address: String,
     text: String,
-    /// File and line, where it is not that of the instruction before.
+    /// File and line; empty if they equal those of the previous instruction.
     line: String,
     #[serde(flatten)]
     sums: Sums,
 }
 
-/// Lists functions, the costliest first.
+/// Lists functions by cost.
 pub(crate) fn functions(opened: &Opened, costs: &Costs) -> Functions {
     let mut sums: FxHashMap<(Option<ModuleId>, &str), (Sums, &CodePlace)> = FxHashMap::default();
     for row in &costs.rows {
@@ -132,8 +130,8 @@ pub(crate) fn functions(opened: &Opened, costs: &Costs) -> Functions {
     }
 }
 
-/// The code of a function that accesses memory; none where no function of that name does. Its source is looked for
-/// below `folders`, or where there are none at its own path.
+/// Code of a function that accesses memory; `None` if no function of this name does. The source is searched below
+/// `folders`, or without folders at its own path.
 pub(crate) fn code(
     opened: &Opened,
     costs: &Costs,
@@ -141,7 +139,7 @@ pub(crate) fn code(
     (module, name): (Option<ModuleId>, &str),
 ) -> Option<Code> {
     let is_of = |place: &CodePlace| place.module == module && place.function == name;
-    // The costliest instruction comes first.
+    // Rows are ordered by cost, so this is the costliest instruction.
     let first = costs
         .rows
         .iter()
@@ -209,8 +207,8 @@ fn source(
     })
 }
 
-/// The file that debug information calls `recorded`: below one of `folders`, with as many of its own folders as there are
-/// there, or where there are none at its own path. No link leads out of a folder.
+/// Finds the file that debug information calls `recorded`. The file is searched below each folder, first with all of
+/// its own parent folders, then with fewer. Without folders, its own path is used. No link may lead out of a folder.
 fn find(recorded: &str, folders: &[PathBuf]) -> Result<PathBuf, String> {
     let recorded = path_from_text(recorded);
     if folders.is_empty() {
@@ -261,7 +259,7 @@ fn is_there(path: &Path) -> bool {
     found.is_ok_and(|metadata| metadata.is_file())
 }
 
-/// The instructions of the function that has one at `offset` of a module's file.
+/// Instructions of the function that contains `offset` in a module's file.
 fn instructions(
     opened: &Opened,
     costs: &Costs,
@@ -347,7 +345,7 @@ mod tests {
         ] {
             assert!(find(outside).is_err(), "{outside}");
         }
-        // Without a folder the recorded path alone counts, and only of a regular file.
+        // Without a folder, only the recorded path is tried, and it must be a regular file.
         let own = folder.path().join("secret");
         let own = own.to_str().expect("text");
         assert_eq!(super::find(own, &[]), Ok(PathBuf::from(own)));

@@ -1,5 +1,4 @@
-//! What accesses cost by object and by the instruction that made them: what the flame graph and the view of the source
-//! are made from.
+//! Cost of accesses by object and instruction, which the flame graph and the source view use.
 
 use std::ops::AddAssign;
 
@@ -10,15 +9,15 @@ use serde::Serialize;
 use crate::functions::Instruction;
 use crate::opened::{Opened, Stage};
 
-/// Instructions whose function and line are looked up, the costliest.
+/// Maximum number of instructions whose function and line are looked up, by cost.
 const LOOKED_UP_MAX: usize = 1 << 14;
 
-/// What some accesses cost.
+/// Cost of accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Sums {
     /// Time lost, in nanoseconds.
     pub cost_ns: f64,
-    /// Of this, to another node's memory.
+    /// Part of `cost_ns` that was lost to another node's memory.
     pub remote_cost_ns: f64,
     /// Loads, by weight.
     pub loads: f64,
@@ -36,7 +35,7 @@ impl AddAssign for Sums {
 }
 
 impl Sums {
-    /// Is any of them at least this share of the same of `whole`?
+    /// Is any sum at least this share of the corresponding sum of `whole`?
     pub fn is_at_least(&self, share: f64, whole: &Self) -> bool {
         [
             (self.cost_ns, whole.cost_ns),
@@ -49,23 +48,23 @@ impl Sums {
     }
 }
 
-/// Where in a program an instruction is.
+/// Place of an instruction in a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CodePlace {
-    /// None of generated code.
+    /// `None` for generated code.
     pub module: Option<ModuleId>,
-    /// Innermost function; `(unknown)` where it has no name.
+    /// Innermost function; `(unknown)` without a name.
     pub function: String,
-    /// As the debug information has it; empty where there is none.
+    /// File name in the debug information; empty without debug information.
     pub file: String,
-    /// 0 where it is not known.
+    /// 0 if the line is not known.
     pub line: u32,
 }
 
-/// What an instruction did to an object.
+/// Cost of an instruction's accesses to an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CostRow {
-    /// Position of the object in the attribution's.
+    /// Position of the object in the attribution.
     pub object: usize,
     pub instruction: Instruction,
     /// Position in [`Costs::places`].
@@ -73,23 +72,23 @@ pub(crate) struct CostRow {
     pub sums: Sums,
 }
 
-/// By object and instruction.
+/// Costs by object and instruction.
 #[derive(Debug)]
 pub(crate) struct Costs {
-    /// The costliest first.
+    /// Rows by cost, in descending order.
     pub rows: Vec<CostRow>,
     pub places: Vec<CodePlace>,
-    /// Accesses whose instruction was not followed, as there were too many.
+    /// Accesses of instructions that were not counted separately, because there were too many instructions.
     pub left_out: u64,
-    /// Share of the accesses that this is from, 0 to 1.
+    /// Share of the accesses that the figures represent, 0 to 1.
     pub share: f64,
 }
 
-/// An object of the attribution, and an instruction.
+/// Position of an object in the attribution, and an instruction.
 type Pair = (usize, Instruction);
 
 impl Costs {
-    /// Of a recording, or of a part of its time: of which `stage` is.
+    /// Costs of a recording, or of the selection of time that `stage` belongs to.
     pub fn new(opened: &Opened, stage: &Stage) -> Self {
         let mut rows: Vec<(Pair, Sums)> = Vec::new();
         let mut accesses = 0.0;

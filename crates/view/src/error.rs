@@ -1,55 +1,55 @@
-//! What can go wrong.
+//! Errors of this crate.
 
 use std::io;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A recording that can't be opened.
+    /// The recording can't be opened.
     #[error(transparent)]
     Recording(#[from] nearpage_recording::Error),
-    /// Accesses that can't be attributed.
+    /// The accesses can't be attributed.
     #[error(transparent)]
     Attribution(#[from] nearpage_attribution::Error),
-    /// No room for pictures.
+    /// There is no room for pictures.
     #[error("no room for pictures beside the recording or in the temporary folder: {0}")]
     Write(io::Error),
-    /// The address is taken.
+    /// The port is in use.
     #[error("port {port} of 127.0.0.1 is in use; choose another with --port, or leave it out")]
     PortInUse {
-        /// Asked for.
+        /// The requested port.
         port: u16,
     },
-    /// No address to listen on.
+    /// The server can't listen.
     #[error("can't listen on 127.0.0.1:{port}: {source}")]
     Listen {
-        /// Asked for; 0: any.
+        /// The requested port; 0: any port.
         port: u16,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
-    /// No random numbers for the token.
+    /// There are no random numbers for the token.
     #[error("/dev/urandom: {0}")]
     Random(io::Error),
-    /// Built without the page.
+    /// The program was built without the page.
     #[error(
         "this nearpage was built without its page (--no-default-features); build it with Node 18 or later installed"
     )]
     NoPage,
-    /// A log of the daemon.
+    /// The file is no log of the daemon.
     #[error("{file}: not a log of `nearpage live`: {what}")]
     Log {
-        /// Which.
+        /// Name of the file.
         file: String,
-        /// What is wrong.
+        /// What is wrong with the file.
         what: String,
     },
-    /// A simulation's file.
+    /// The file is no output of a simulation.
     #[error("{file}: not the output of `nearpage simulate --json`: {what}")]
     Simulation {
-        /// Which.
+        /// Name of the file.
         file: String,
-        /// What is wrong.
+        /// What is wrong with the file.
         what: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Costs as a tree: object, call site that allocated it, function that accesses it, line.
+//! Costs as a tree: object, allocating call site, accessing function, line.
 
 use nearpage_attribution::{Names, call_site, place};
 use nearpage_recording::{Frame, Tables};
@@ -9,12 +9,12 @@ use serde::Serialize;
 use crate::costs::{CodePlace, Costs, Sums};
 use crate::opened::{Opened, Stage};
 
-/// Branches that have less than this share of all four sums stand together as one.
+/// Branches below this share of all four sums are merged into one branch.
 const SHARE_MIN: f64 = 1.0 / 4000.0;
-/// Frames of a call site that are named.
+/// Maximum number of named frames of a call site.
 const FRAMES_MAX: usize = 8;
 
-/// What a branch of the tree is.
+/// Kind of a branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Level {
@@ -24,27 +24,27 @@ pub(crate) enum Level {
     CallSite,
     Function,
     Line,
-    /// Small branches together.
+    /// Merged small branches.
     Others,
 }
 
-/// What tells a branch from its neighbours.
+/// Identity of a branch among its siblings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct Step {
     level: Level,
     name: String,
-    /// Number of the object in all of the recording.
+    /// Number of the object in the whole recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<usize>,
     /// Number of the function's module.
     #[serde(skip_serializing_if = "Option::is_none")]
     module: Option<u32>,
-    /// Of a line: its function.
+    /// For a line: its function.
     #[serde(skip_serializing_if = "Option::is_none")]
     function: Option<String>,
 }
 
-/// A branch, with those below it, the costliest first.
+/// A branch with its children, ordered by cost.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Branch {
     #[serde(flatten)]
@@ -54,13 +54,12 @@ pub(crate) struct Branch {
     branches: Vec<Branch>,
 }
 
-/// The tree.
 #[derive(Debug, Serialize)]
 pub(crate) struct Flame {
     all: Branch,
-    /// Accesses that are not in it, as there were too many instructions.
+    /// Accesses that are not in the tree, because there were too many instructions.
     left_out: u64,
-    /// Share of the accesses that this is from, 0 to 1.
+    /// Share of the accesses that the tree represents, 0 to 1.
     share: f64,
 }
 
@@ -116,7 +115,7 @@ impl FlameNode {
     }
 }
 
-/// Of all of the time, or of the selection that `stage` is of.
+/// Tree of the whole time, or of the selection that `stage` belongs to.
 pub(crate) fn flame(opened: &Opened, stage: &Stage, costs: &Costs) -> Flame {
     let tables = &opened.recording.tables;
     let groups = &stage.attribution.objects;
@@ -161,7 +160,7 @@ pub(crate) fn flame(opened: &Opened, stage: &Stage, costs: &Costs) -> Flame {
     }
 }
 
-/// Function and, as far as it is known, line.
+/// Step of the function and, if it is known, step of the line.
 fn code_steps(place: &CodePlace, object: Option<usize>) -> impl Iterator<Item = Step> {
     let function = Step {
         level: Level::Function,
@@ -180,7 +179,7 @@ fn code_steps(place: &CodePlace, object: Option<usize>) -> impl Iterator<Item = 
     std::iter::once(function).chain(line)
 }
 
-/// The calls that allocated an object, the innermost first.
+/// Calls that allocated an object, innermost first.
 fn stack(tables: &Tables, frames: &[Frame]) -> String {
     let known = |frame: &&Frame| {
         (!frame.function.is_empty() || frame.line > 0) && !runs_before_main(&frame.function)
@@ -217,7 +216,7 @@ mod tests {
         let mut all = FlameNode::default();
         all.add([step("grid"), step("smooth")], sums(9000.0, 0.0));
         all.add([step("grid"), step("exchange")], sums(1000.0, 1.0));
-        // Without cost, and all of the stores.
+        // This branch has no cost, but all of the stores.
         all.add([step("ring")], sums(0.0, 9999.0));
         all.add([step("a")], sums(1.0, 0.0));
         all.add([step("b")], sums(0.5, 0.0));

@@ -1,9 +1,9 @@
-//! The page prints numbers as the terminal does: both are held to `crates/amount/cases.json`.
+//! Tests that the page prints numbers as the terminal does: both follow `crates/amount/cases.json`.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Prints what differs, a line each.
+/// Prints a line for each difference.
 const PROGRAM: &str = "
     const module = { exports: {} };
     new Function('module', 'exports', process.argv[1])(module, module.exports);

@@ -1,4 +1,4 @@
-//! Which function makes an access: the costliest ones have a colour of their own.
+//! Functions that make accesses. The costliest functions have colours of their own.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard};
@@ -10,29 +10,29 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::costs::CodePlace;
 
-/// Functions with a colour of their own; the others share one.
+/// Maximum number of functions with a colour of their own; other functions share one colour.
 pub const FUNCTIONS_MAX: usize = 31;
-/// Instructions of the sample that are looked up before anything is shown: the costliest.
+/// Maximum number of the sample's instructions that are looked up before the page shows anything, by cost.
 const LOOKED_UP_FIRST: usize = 4096;
-/// Instructions that a [`Lookup`] remembers; a power of two.
+/// Number of entries that a [`Lookup`] remembers; a power of two.
 const REMEMBERED: usize = 4096;
 
 /// The functions of a recording.
 #[derive(Debug)]
 pub struct Functions {
-    /// Names by colour, the costliest first; the last is all others.
+    /// Names by colour, ordered by cost; the last name stands for all other functions.
     pub names: Vec<String>,
     slots: FxHashMap<String, u8>,
     code: Code,
-    /// Colours by instruction, as far as they were asked for. Locked before `symbols`.
+    /// Colours by instruction, as a cache. Must be locked before `symbols`.
     known: Mutex<FxHashMap<Instruction, u8>>,
     symbols: Mutex<Symbols>,
 }
 
-/// A module and a virtual address in its file; of generated code, which has no module, the address in memory.
+/// A module and a virtual address in its file. Generated code has no module; its address is the address in memory.
 pub(crate) type Instruction = (Option<ModuleId>, u64);
 
-/// Where each process has its code: by process and address, of those at one address the later last.
+/// Mappings of code, ordered by process, address and time.
 #[derive(Debug)]
 struct Code(Vec<ModuleMapping>);
 
@@ -52,7 +52,7 @@ impl Code {
     }
 }
 
-/// The innermost function at an instruction, as tables of hot instructions have it.
+/// Innermost function at an instruction, as in tables of hot instructions.
 fn code_place(symbols: &mut Symbols, (module, offset): Instruction) -> CodePlace {
     let frame = module.and_then(|module| symbols.instruction(module, offset).into_iter().next());
     let (function, file, line) = frame.map_or_else(Default::default, |frame| {
@@ -70,7 +70,7 @@ fn code_place(symbols: &mut Symbols, (module, offset): Instruction) -> CodePlace
 }
 
 impl Functions {
-    /// Those that some chunks lose the most time to. Chunks that can't be read count for nothing.
+    /// Functions with the highest cost in some chunks. Chunks that can't be read are skipped.
     pub fn new(recording: &Recording, chunks: &[usize]) -> Self {
         let mut mappings = recording.tables.mappings.clone();
         mappings.sort_by_key(|mapping| (mapping.pid, mapping.address, mapping.born_ns));
@@ -128,7 +128,7 @@ impl Functions {
         }
     }
 
-    /// Changes where names or their order do.
+    /// A number that changes if the names or their order change.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = FxHasher::default();
         self.names.hash(&mut hasher);
@@ -148,21 +148,21 @@ impl Functions {
         slot
     }
 
-    /// Where in the program's source it is.
+    /// Place of an instruction in the program's source.
     pub(crate) fn code_place(&self, instruction: Instruction) -> CodePlace {
         code_place(&mut self.symbols(), instruction)
     }
 
-    /// What looks up functions and lines, alone.
+    /// Locks the lookup of functions and lines.
     pub(crate) fn symbols(&self) -> MutexGuard<'_, Symbols> {
         self.symbols.lock().expect("nobody panics holding it")
     }
 }
 
-/// Looks up functions' colours, and remembers what it has seen lately.
+/// Looks up colours of functions, with a cache of recent instructions.
 pub(crate) struct Lookup<'a> {
     functions: &'a Functions,
-    /// Process, instruction, colour; process 0 runs nothing.
+    /// Process, instruction and colour; process 0 executes no code, so it marks a free entry.
     remembered: Vec<(u32, u64, u8)>,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    /// Colour of the function of an instruction.
+    /// Colour of the function that contains an instruction.
     #[inline]
     pub fn slot(&mut self, pid: u32, instruction: u64) -> u8 {
         let at = (instruction ^ instruction >> 12) as usize % REMEMBERED;
@@ -188,7 +188,7 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// None at all, for what has no code.
+/// No functions, for recordings without code.
 impl Default for Functions {
     fn default() -> Self {
         Self::of(Vec::new(), Code(Vec::new()), Symbols::default())

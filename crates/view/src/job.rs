@@ -1,4 +1,4 @@
-//! A job: its report, and recordings of its ranks, which are opened when somebody looks at them.
+//! A job: its report, and its ranks' recordings, which are opened on request.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 use crate::answer::json_answer;
 use crate::{Opened, Session, read_all};
 
-/// A job's ranks.
+/// The ranks of a job.
 #[derive(Debug)]
 pub struct JobRanks {
     name: String,
     report: Value,
-    /// Of each rank, in the report's order.
+    /// Folders of the ranks' recordings, in the report's order.
     folders: Vec<PathBuf>,
-    /// Positions of ranks in the report, with the numbers of their recordings in the session.
+    /// Positions of opened ranks in the report, with the numbers of their recordings in the session.
     opened: Mutex<Vec<(usize, usize)>>,
 }
 
 impl JobRanks {
-    /// Of what `nearpage report --json` prints of a job, with the folder of each rank's recording, in the report's order;
-    /// `opened`: positions of the ranks that the session's recordings are of, in order.
+    /// Ranks of a job. `report`: output of `nearpage report --json` for the job; `folders`: the ranks' recordings in
+    /// the report's order; `opened`: positions of the ranks whose recordings the session has, in order.
     pub fn new(name: String, report: Value, folders: Vec<PathBuf>, opened: &[usize]) -> Self {
         let opened = opened.iter().enumerate();
         Self {
@@ -38,24 +38,23 @@ impl JobRanks {
         }
     }
 
-    /// What it is called.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The report, and which ranks' recordings are open.
+    /// Answers with the report, and the ranks whose recordings are open.
     pub(crate) fn answer(&self) -> Answer {
         let opened = self.opened.lock().expect("nobody panics holding it");
         json_answer(&json!({ "report": self.report, "opened": *opened }))
     }
 
-    /// Opens the recording of a rank, by its position in the report, unless it is open.
+    /// Opens the recording of the rank at a position in the report, unless it is open.
     pub(crate) fn open(&self, position: usize, session: &Session) -> Result<Answer, Answer> {
         let folder = self
             .folders
             .get(position)
             .ok_or_else(|| Answer::error(404, "no such rank"))?;
-        // Held while it opens: who asks twice gets the same one.
+        // The lock is held during opening, so that a second request waits and gets the same recording.
         let mut opened = self.opened.lock().expect("nobody panics holding it");
         let known = opened.iter().find(|(of, _)| *of == position);
         let number = match known {

@@ -1,11 +1,10 @@
-//! The page on which recordings, plans, simulations and a working daemon are looked at: its server on the local
-//! machine, and the same in one file.
+//! The page that shows recordings, plans, simulations and a running daemon: served on the local machine, or saved in
+//! one file.
 //!
-//! The browser holds pictures, never accesses: those are binned here, from [`Store`](store::Store)
-//! (every access, by time and place) or, where a window has too many, from
-//! [`Pyramid`](pyramid::Pyramid) (sums). What objects, threads and pages *are* comes from attribution,
-//! what plans do from the planner; nothing is decided here. `web/` has the page, which is
-//! embedded when this crate is built with its feature `page`.
+//! The browser holds pictures, never accesses. Accesses are binned here, from [`Store`](store::Store) (every access, by
+//! time and place) or, for windows with too many accesses, from [`Pyramid`](pyramid::Pyramid) (sums). Attribution
+//! identifies objects, threads and pages, and the planner predicts plans; this crate decides nothing. `web/` contains
+//! the page, which is embedded when this crate is built with its feature `page`.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -68,34 +67,34 @@ pub use opened::{Opened, Stage};
 
 pub use server::Listening;
 
-/// All that is being looked at.
+/// Everything that the page shows.
 #[derive(Debug)]
 pub struct Session {
-    /// Recordings, in the order in which they were named; after them those of ranks that were asked for.
+    /// Recordings, in the order in which they were named, followed by recordings of ranks that were opened on request.
     recordings: RwLock<Vec<Arc<Opened>>>,
-    /// The job that the recordings are ranks of.
+    /// The job whose ranks the recordings belong to.
     pub job: Option<JobRanks>,
     /// Simulations: file and content.
     pub simulations: Vec<(String, Value)>,
-    /// Sweeps: file, and what `nearpage sweep report --json` prints of it.
+    /// Sweeps: file, and the output of `nearpage sweep report --json`.
     pub sweeps: Vec<(String, Value)>,
     /// Logs of `nearpage live`.
     pub logs: Vec<LiveLog>,
-    /// Machine that plans are for; none: the recording's own.
+    /// Machine to plan for; `None`: the recording's own.
     pub target: Option<Machine>,
-    /// Plan to show, and its file; none: that of the recording's folder, or one made on the spot.
+    /// Plan to show, and its file; `None`: a plan in the recording's folder, or a new plan.
     pub plan: Option<(PathBuf, Plan)>,
-    /// Where threads are taken to run; none: as [`Planner`](nearpage_planner::Planner) takes them.
+    /// Assumed thread layout; `None`: the default of [`Planner`](nearpage_planner::Planner).
     pub threads: Option<ThreadPlacement>,
-    /// What decisions may do.
+    /// Parameters of decisions.
     pub parameters: Parameters,
-    /// Folders below which source files are looked for; none: at the paths that debug information names.
+    /// Folders with source files; empty: files are read at the paths in the debug information.
     pub source_folders: Vec<PathBuf>,
-    /// What went wrong after opening.
+    /// Errors after opening, for the user.
     pub missing: Arc<Mutex<Vec<String>>>,
 }
 
-/// The page of one simulation in one file: its name, and what `nearpage simulate --json` prints of it.
+/// Page of one simulation, in one file. `name`: its title; `json`: output of `nearpage simulate --json`.
 ///
 /// # Errors
 /// [`Error::Simulation`], [`Error::NoPage`].
@@ -106,7 +105,7 @@ pub fn simulation_page(name: &str, json: &str) -> Result<String, Error> {
     session.standalone()
 }
 
-/// The page of a sweep in one file: its name, and what `nearpage sweep report --json` prints of it.
+/// Page of a sweep, in one file. `name`: its title; `report`: output of `nearpage sweep report --json`.
 ///
 /// # Errors
 /// [`Error::NoPage`].
@@ -159,14 +158,14 @@ impl Session {
             .clone()
     }
 
-    /// Adds a recording; its number.
+    /// Adds a recording, and returns its number.
     fn add(&self, opened: Opened) -> usize {
         let mut recordings = self.recordings.write().expect("nobody panics holding it");
         recordings.push(Arc::new(opened));
         recordings.len() - 1
     }
 
-    /// Parts of the recordings' accesses that have been read, and how many there are.
+    /// Number of read chunks of all recordings, and number of all their chunks.
     pub fn chunks_read(&self) -> (u64, u64) {
         let recordings = self.recordings();
         let parts = recordings.iter().map(|opened| opened.progress());
@@ -175,7 +174,7 @@ impl Session {
         })
     }
 
-    /// Reads what [`Session::new`] has only sampled. Failures are shown on the page.
+    /// Reads the accesses of which [`Session::new`] has read a sample. The page shows errors.
     pub fn read_all(&self) {
         for opened in self.recordings() {
             read_all(&opened, &self.missing);
@@ -183,7 +182,7 @@ impl Session {
     }
 }
 
-/// Reads what opening has only sampled; a failure goes to `missing`.
+/// Reads the accesses of which opening has read a sample; an error goes to `missing`.
 fn read_all(opened: &Opened, missing: &Mutex<Vec<String>>) {
     if let Err(error) = opened.read_all() {
         let folder = opened.recording.folder.display();
@@ -209,7 +208,7 @@ fn checked_simulation(file: &str, text: &str) -> Result<Value, Error> {
         what,
     };
     let value: Value = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
-    // Results from before there were versions have none, and the same keys.
+    // Results of early versions have no version number, but the same keys.
     let version = value.get("version");
     if version.is_some_and(|version| *version != nearpage_recording::JSON_VERSION) {
         return Err(refuse(

@@ -1,8 +1,8 @@
-//! A log of `nearpage live`, followed while the daemon writes it: decisions, their reasons, and movements of pages, in the
+//! A log of `nearpage live`, read while the daemon writes it: decisions, their reasons, and movements of pages, in the
 //! form of a simulation's results.
 //!
-//! The log says where each sampled page was, and what was decided. A page has *moved* if its next sample finds it on another
-//! node, whether the daemon or the kernel moved it.
+//! The log contains the node of each sampled page, and the decisions. A page counts as *moved* if its next sample finds
+//! it on another node, whether the daemon or the kernel moved it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,43 +18,43 @@ use serde_json::{Value, json};
 
 use crate::Error;
 
-/// Nodes of a machine whose memory is looked at: a bit each of [`Head::memory_nodes`].
+/// Limit of the number of nodes: [`Head::memory_nodes`] has a bit for each.
 const NODES_MAX: usize = 64;
-/// Movements that are kept, the latest.
+/// Maximum number of kept movements; the oldest are dropped.
 const MOVEMENTS_MAX: usize = 100_000;
-/// Pages that are kept; others are counted.
+/// Maximum number of kept pages; accesses to further pages are only counted.
 const PAGES_MAX: usize = 1 << 18;
-/// Intervals that are kept, the latest.
+/// Maximum number of kept intervals; the oldest are dropped.
 const INTERVALS_MAX: usize = 20_000;
-/// Decisions that are shown with their reasons, of the last interval that has any.
+/// Maximum number of decisions that are shown with reasons. They are from the latest interval with decisions.
 const DECISIONS_MAX: usize = 50;
 
-/// A process and the number of a page in it.
+/// A process, and the number of a page in the process.
 type PageKey = (u16, u64);
 
-/// A log that is followed.
+/// A log that is being written.
 #[derive(Debug)]
 pub struct LiveLog {
     path: PathBuf,
     followed: Mutex<LogState>,
 }
 
-/// What was read so far.
+/// State of reading the log.
 #[derive(Debug)]
 struct LogState {
     head: Head,
-    /// Bytes of whole lines that were read.
+    /// Bytes of the complete lines that were read.
     read_bytes: u64,
     lines: usize,
-    /// Why it is followed no longer.
+    /// Why reading has stopped.
     problem: Option<String>,
     begin_ns: Option<u64>,
     end_ns: u64,
     intervals: u64,
-    /// Intervals, each as a part of a timeline: local and remote accesses, pages moved, copies, none
-    /// collapsed, accesses that each node's memory served.
+    /// Parts of the timeline, one for each interval: local accesses, remote accesses, moved pages, copies, collapses
+    /// (always 0), and accesses by the node that served them.
     parts: VecDeque<Vec<u64>>,
-    /// What the table's numbers stand for.
+    /// Process and page for each number in the log.
     numbers: FxHashMap<u32, PageKey>,
     pages: FxHashMap<PageKey, Homes>,
     pages_omitted: u64,
@@ -64,13 +64,13 @@ struct LogState {
     decisions: Value,
 }
 
-/// Homes of a page.
+/// Nodes of a page.
 #[derive(Clone, Copy, Debug)]
 struct Homes {
-    /// Before the first movement that is kept.
+    /// Node before the first kept movement.
     first: u16,
     last: u16,
-    /// What was last decided about it.
+    /// Kind of the latest decision about the page.
     decided: MovementKind,
 }
 
@@ -83,7 +83,7 @@ struct LoggedMove {
     to: u16,
 }
 
-/// Decisions so far.
+/// Numbers of decisions so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct ActionCounts {
     migrate: u64,
@@ -92,17 +92,17 @@ struct ActionCounts {
     collapse: u64,
 }
 
-/// Accesses of an interval, and pages that had moved when they were seen.
+/// Accesses of an interval, and the number of pages that were found moved.
 struct IntervalAccesses {
     local: u64,
     remote: u64,
     moved: u64,
-    /// Accesses by the node whose memory served them.
+    /// Accesses by the node that served them.
     served: Vec<u64>,
 }
 
 impl IntervalAccesses {
-    /// What the page shows of the latest interval.
+    /// JSON of the latest interval for the page.
     fn latest(&self, entry: &Entry) -> Value {
         let interval = &entry.interval;
         let all = self.local + self.remote;
@@ -123,7 +123,7 @@ impl IntervalAccesses {
     }
 }
 
-/// Is a file, to judge by how it begins, a log of `nearpage live`?
+/// Does the file begin like a log of `nearpage live`?
 pub fn is_log(path: &Path) -> bool {
     let mut begin = [0; 32];
     let read = File::open(path).and_then(|mut file| file.read(&mut begin));
@@ -131,10 +131,10 @@ pub fn is_log(path: &Path) -> bool {
 }
 
 impl LiveLog {
-    /// Reads the lines that have been written so far.
+    /// Opens a log and reads its complete lines.
     ///
     /// # Errors
-    /// [`Error::Log`]: a file that cannot be read, or that is no log of `live`.
+    /// [`Error::Log`]: the file cannot be read, or is no log of `live`.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let refuse = |what: String| Error::Log {
             file: path.display().to_string(),
@@ -174,12 +174,12 @@ impl LiveLog {
         })
     }
 
-    /// Where it is.
+    /// Path of the log.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All of it as it is now; where it has no more than `seen` intervals, only their number.
+    /// JSON of the log's present state; if the log still has `seen` intervals, only their number.
     pub fn answer(&self, seen: Option<u64>) -> Value {
         let mut followed = self.followed.lock().expect("nobody panics holding it");
         if followed.problem.is_none() {
@@ -197,7 +197,7 @@ impl LiveLog {
     }
 }
 
-/// What is wrong with a line, which may name anything that is in it.
+/// Message about an invalid line, without control characters: the message can quote any part of the line.
 fn in_one_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let letters = text.chars().take(300);
@@ -206,11 +206,11 @@ fn in_one_line(error: &serde_json::Error) -> String {
         .collect()
 }
 
-/// Whole lines from a position on, one at a time: a log may be of days.
+/// Reads complete lines one at a time, because a log may cover days.
 struct Lines {
     file: BufReader<File>,
     line: Vec<u8>,
-    /// Behind the last of them.
+    /// Position after the last complete line.
     read_bytes: u64,
 }
 
@@ -228,7 +228,7 @@ impl Lines {
         })
     }
 
-    /// The next one. One that is still being written is left for another time.
+    /// The next complete line. A line that is still being written is read later.
     fn next(&mut self) -> io::Result<Option<&[u8]>> {
         self.line.clear();
         self.file.read_until(b'\n', &mut self.line)?;
@@ -282,8 +282,7 @@ impl LogState {
         }
     }
 
-    /// Takes down where an interval's pages were seen. The log says what a page's number stands for before the
-    /// first access that it matters for.
+    /// Notes the homes of an interval's pages. The log assigns a page number before the number's first access.
     fn observe(&mut self, interval: &Interval, begin_ns: u64) -> IntervalAccesses {
         let mut all = IntervalAccesses {
             local: 0,
@@ -313,7 +312,7 @@ impl LogState {
         all
     }
 
-    /// Counts an interval's decisions by kind; how many of them are for copies.
+    /// Counts an interval's decisions by kind, and returns the number of replications.
     fn count_decisions(&mut self, entry: &Entry) -> u64 {
         let mut copies = 0;
         for action in &entry.actions {
@@ -324,7 +323,7 @@ impl LogState {
                 _ => MovementKind::Migrate,
             };
             let (sum, shown_as) = match kind {
-                // A stock kernel has no copies: such pages are spread.
+                // Pages are spread instead, because a stock kernel cannot replicate.
                 MovementKind::Replicate => {
                     copies += 1;
                     (&mut self.decided.replicate, MovementKind::Interleave)
@@ -342,7 +341,7 @@ impl LogState {
         copies
     }
 
-    /// An interval's decisions, and the reasons of the first of them.
+    /// JSON of an interval's decisions, with reasons for the first of them.
     fn reasons(&self, entry: &Entry) -> Value {
         let page = |number: u32| {
             let key = self.numbers.get(&number);
@@ -365,7 +364,7 @@ impl LogState {
         })
     }
 
-    /// A page is seen at a node; did it move since it was seen last?
+    /// Notes that a page was seen at a node. Has the page moved since it was last seen?
     fn see(&mut self, number: u32, home: u16, time_ns: u64) -> bool {
         let Some(&page) = self.numbers.get(&number) else {
             return false;
@@ -447,7 +446,7 @@ impl LogState {
         })
     }
 
-    /// Pages in order of process and address, and their movements.
+    /// Pages in the order of process and address, with their movements.
     fn movements(&self) -> Movements {
         let mut pages: Vec<(&PageKey, &Homes)> = self.pages.iter().collect();
         pages.sort_unstable_by_key(|(key, _)| **key);

@@ -1,4 +1,4 @@
-//! Objects as the page shows them, beside what the JSON report says of them.
+//! JSON of objects for the page, in addition to the report's JSON.
 
 use nearpage_attribution::{Attribution, Names, ObjectGroup, Pattern};
 use nearpage_recording::{ObjectKind, ThreadIndex};
@@ -10,20 +10,21 @@ use crate::costs::CodePlace;
 use crate::opened::{Opened, Stage};
 use crate::picture::Frame;
 
-/// Bins of the small picture of an object's pages.
+/// Number of bins in the small picture of an object's pages.
 const STRIP_BINS: u32 = 48;
-/// The costliest objects, whose instances can all be looked at; of the others the first one can.
+/// Number of costliest objects of which all instances are sent; of other objects, the first instance is sent.
 const OBJECTS_WITH_INSTANCES: usize = 100;
-/// Bins of the page × thread matrix, at most.
+/// Maximum number of bins of the page × thread matrix.
 const MATRIX_BINS_MAX: u32 = 1024;
 
-/// Objects that the page gets all about, the costliest; of the others it gets what a table has when it shows one.
+/// Number of costliest objects that are sent completely. Other objects are sent as columns of a table, and completely
+/// on request.
 pub(crate) const OBJECTS_WHOLE: usize = 5000;
 
-/// What a table has of the objects beyond [`OBJECTS_WHOLE`], column by column.
+/// Columns of a table with the objects after [`OBJECTS_WHOLE`].
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ObjectColumns {
-    /// In all of the recording; null where it is not found there.
+    /// Number in the whole recording; null if the object is not found there.
     number: Vec<Option<usize>>,
     name: Vec<String>,
     kind: Vec<ObjectKind>,
@@ -35,7 +36,7 @@ pub(crate) struct ObjectColumns {
     size_bytes: Vec<u64>,
     instances: Vec<u64>,
     threads: Vec<usize>,
-    /// The function that costs most, and its file.
+    /// Function with the highest cost, and below, its file.
     function: Vec<String>,
     file: Vec<String>,
 }
@@ -66,12 +67,12 @@ pub(crate) fn brief(opened: &Opened, stage: &Stage) -> ObjectColumns {
     brief
 }
 
-/// Bin of a page, of so many.
+/// Bin of a page, for `pages` pages in `bins` bins.
 fn bin(page: u32, pages: u32, bins: u32) -> usize {
     (u64::from(page) * u64::from(bins) / u64::from(pages.max(1))) as usize
 }
 
-/// By bin of an object's pages the colour of the thread with the most accesses, −1 for none.
+/// For each bin of an object's pages, the colour of the thread with the most accesses; −1 without accesses.
 fn strip(opened: &Opened, group: &ObjectGroup) -> Vec<i32> {
     let pages = group.affinity.pages;
     let bins = STRIP_BINS.min(pages.max(1));
@@ -111,7 +112,7 @@ pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
         .collect()
 }
 
-/// What pictures of an object take, with so many of its instances.
+/// JSON for the pictures of an object, with at most `instances_max` of its instances.
 fn shown(opened: &Opened, stage: &Stage, position: usize, instances_max: usize) -> Value {
     let attribution = &stage.attribution;
     let threads = &opened.recording.tables.threads;
@@ -129,7 +130,7 @@ fn shown(opened: &Opened, stage: &Stage, position: usize, instances_max: usize) 
     })
 }
 
-/// An object as the report has it, and what pictures of it take: of those that are not among the costliest.
+/// JSON of one object: its row in the report, and the data for its pictures.
 pub(crate) fn one(opened: &Opened, stage: &Stage, position: usize) -> Option<String> {
     let attribution = &stage.attribution;
     let tables = &opened.recording.tables;
@@ -143,7 +144,7 @@ pub(crate) fn one(opened: &Opened, stage: &Stage, position: usize) -> Option<Str
     Some(format!("{{\"row\":{row},\"shown\":{shown}}}"))
 }
 
-/// The instances that are known by number: where they lie in the address space without its gaps.
+/// Known instances of an object, with their places in the address space without gaps.
 fn instances(opened: &Opened, group: &ObjectGroup, most: usize) -> Vec<Value> {
     let begin_ns = opened.scale.begin_ns;
     let objects = &opened.recording.tables.objects;
@@ -174,7 +175,7 @@ fn instances(opened: &Opened, group: &ObjectGroup, most: usize) -> Vec<Value> {
         .collect()
 }
 
-/// The window of the first instance, as the page first asks for it.
+/// Frame of the first instance, as the page first requests it.
 pub(crate) fn instance_frame(opened: &Opened, group: &ObjectGroup) -> Option<Frame> {
     let objects = &opened.recording.tables.objects;
     let mut known = group
@@ -200,7 +201,7 @@ pub(crate) fn instance_frame(opened: &Opened, group: &ObjectGroup) -> Option<Fra
     })
 }
 
-/// A pattern with the threads that it deals to.
+/// JSON of a pattern, with the threads of its team.
 fn pattern(attribution: &Attribution, pattern: &Pattern) -> Value {
     let dealt = |kind: &str, team: usize, block_bytes: u64| {
         let threads = attribution.teams.get(team).map(|team| &team.threads);
@@ -225,8 +226,8 @@ fn pattern(attribution: &Attribution, pattern: &Pattern) -> Value {
     }
 }
 
-/// Accesses to pages `from..to` of an object, thread by thread, in at most so many bins: loads,
-/// stores and cost, each `[thread][bin]`, of the threads that made any.
+/// JSON of the accesses to pages `from..to` of an object in at most `bins` bins: loads, stores and cost, each
+/// `[thread][bin]`, for the threads that access the object.
 pub(crate) fn matrix(group: &ObjectGroup, from: u32, to: u32, bins: u32) -> Value {
     let affinity = &group.affinity;
     let to = to.min(affinity.pages.max(1));
@@ -255,7 +256,7 @@ pub(crate) fn matrix(group: &ObjectGroup, from: u32, to: u32, bins: u32) -> Valu
     })
 }
 
-/// Runs of pages that one thread touched first: first page, pages, thread.
+/// Runs of consecutive pages that one thread touched first: first page, number of pages, thread.
 fn first_touches(group: &ObjectGroup, from: u32, to: u32) -> Vec<(u32, u32, u32)> {
     let mut runs: Vec<(u32, u32, u32)> = Vec::new();
     for &(page, thread) in &group.first_touches {
@@ -273,8 +274,8 @@ fn first_touches(group: &ObjectGroup, from: u32, to: u32) -> Vec<(u32, u32, u32)
     runs
 }
 
-/// Accesses that threads have in common, `[thread][thread]`: the sum over pages of the smaller of
-/// the two threads' accesses to it; on the diagonal all of a thread's.
+/// Common accesses of threads, `[thread][thread]`: the sum over pages of the smaller number of the two threads'
+/// accesses. The diagonal has all accesses of a thread.
 pub(crate) fn sharing(attribution: &Attribution, threads: usize) -> Vec<Vec<f64>> {
     const THREADS_MAX: usize = 256;
     let threads = threads.min(THREADS_MAX);

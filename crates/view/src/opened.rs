@@ -1,4 +1,4 @@
-//! A recording that is being looked at: at once from a sample of its chunks, a while later from all.
+//! A recording that the page shows: first from a sample of its chunks, later from all chunks.
 
 mod pass;
 mod sample;
@@ -27,54 +27,54 @@ use crate::space::Space;
 use crate::store::{Builder, Store};
 use crate::timeline::Timeline;
 
-/// Recordings of no more accesses are read whole before anything is shown.
+/// Recordings with at most this many accesses are read completely before the page shows anything.
 const ACCESSES_AT_ONCE: u64 = 3_000_000;
-/// Accesses of the sample that others are first shown from.
+/// Number of accesses in the sample that larger recordings are first shown from.
 const ACCESSES_SAMPLED: u64 = 500_000;
-/// Of that of all chunks, which selections of time are first shown from, there are as many divided by this.
+/// Selections of time are first shown from a smaller sample, which has one in so many of the first sample's accesses.
 const SELECTIONS_ONE_IN: u32 = 4;
-/// Runs of chunks whose sums are kept, so that a selection reads only the chunks at its two ends.
+/// Number of runs of chunks whose sums are kept. With these sums, a selection only reads the chunks at its two ends.
 const RUNS: usize = 24;
-/// Cells of all runs' sums: 64 bytes each. Where there are more, there are fewer runs.
+/// Maximum number of cells in the sums of all runs, 64 bytes each. Runs are merged to stay below the limit.
 const RUN_CELLS_MAX: usize = 5_000_000;
-/// Chunks that a sample is from, at most: strata of time.
+/// Maximum number of chunks in a sample, evenly spread over time.
 const STRATA: usize = 16;
-/// Strata that functions are chosen from, one in so many.
+/// Functions are chosen from one in so many of the sample's chunks.
 const STRATA_A_FUNCTION_STRATUM: usize = 4;
 
-/// What has been read of a recording so far.
+/// The part of a recording that has been read so far.
 #[derive(Debug)]
 pub struct Stage {
     /// Objects, threads, affinities.
     pub attribution: Attribution,
     /// Instructions that access each object, the costliest first.
     pub(crate) code: Vec<Vec<CodeUse>>,
-    /// Share of the chunks that the attribution is from, 0 to 1.
+    /// Share of the accesses that the attribution represents, 0 to 1.
     pub share: f64,
-    /// Points.
+    /// Points of the accesses.
     pub store: Arc<Store>,
-    /// Share of the chunks that the points are from, 0 to 1.
+    /// Share of the accesses that the points represent, 0 to 1.
     pub store_share: f64,
-    /// Sums of the points, where there are many.
+    /// Sums of the points, if there are many points.
     pub pyramid: Option<Arc<Pyramid>>,
-    /// Where threads ran, and which node's memory they went to.
+    /// Timeline of the threads' CPUs and the nodes' memory.
     pub timeline: Timeline,
-    /// Accesses where no object or module ever was: they are in no picture.
+    /// Accesses to addresses where no object or module ever was. Pictures leave them out.
     pub elsewhere: f64,
-    /// What could not be read or kept, in words.
+    /// Errors of reading and keeping data, as text.
     pub missing: Vec<String>,
-    /// Of a selection of time, each object's number in all of the recording, as far as it is found there.
+    /// For a selection of time: number of each object in the whole recording, if the object is found there.
     pub(crate) numbers: Option<Vec<Option<usize>>>,
     pub(crate) found: StageResults,
-    /// What selections are found from; nothing in that of a selection.
+    /// Data from which selections are computed; empty for the stage of a selection.
     parts: Parts,
 }
 
-/// Points, the share of the chunks that they are from, and sums of them.
+/// Points, the share of the accesses that they represent, and sums of the points.
 type Pictures = (Arc<Store>, f64, Option<Arc<Pyramid>>);
 
 impl Stage {
-    /// What a pass found in a share of the accesses.
+    /// Stage of a pass over a share of the accesses.
     fn new(pass: ChunkPass, share: f64, (store, store_share, pyramid): Pictures) -> Self {
         let Attributed { attribution, code } = pass.attributed;
         Self {
@@ -97,52 +97,52 @@ impl Stage {
     }
 }
 
-/// What was found in a stage, once it was asked for.
+/// Results that are computed from a stage on request.
 #[derive(Debug, Default)]
 pub(crate) struct StageResults {
     /// The report as JSON.
     pub report: OnceLock<String>,
-    /// The plan as it was before anybody changed it.
+    /// The plan before edits.
     pub plan: OnceLock<ShownPlan>,
-    /// The one that was decided afresh.
+    /// A plan that was decided anew.
     pub decided: OnceLock<ShownPlan>,
-    /// What instructions cost on objects.
+    /// Costs by object and instruction.
     pub costs: OnceLock<Costs>,
-    /// Lines that several threads write.
+    /// Cache lines that several threads write.
     pub lines: OnceLock<SharedLines>,
 }
 
-/// A recording.
+/// A recording that the page shows.
 #[derive(Debug)]
 pub struct Opened {
-    /// Its tables.
+    /// Tables and metadata of the recording.
     pub recording: Recording,
-    /// Where objects and modules were.
+    /// Places of objects and modules.
     pub space: Space,
-    /// Functions that points are coloured by.
+    /// Functions with a colour.
     pub functions: Functions,
     /// Units of points.
     pub scale: Scale,
-    /// Its objects by address and time.
+    /// Objects by address and time.
     index: ObjectIndex,
-    /// Accesses of a sample.
+    /// Number of accesses in a sample.
     sample: u64,
     stage: RwLock<Arc<Stage>>,
     selections: Selections,
     chunks_read: AtomicUsize,
 }
 
-/// What is kept of a reading so that parts of the time are found without another.
+/// Data that a reading keeps, from which parts of the time are computed without another reading.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     read: PartsRead,
-    /// None: the recording is small enough to be read again.
+    /// `None`: the recording is small enough to be read again.
     sample: Option<Sample>,
 }
 
 impl Opened {
-    /// Opens a recording; large ones from a sample of their chunks, evenly spread over time, until
-    /// [`Opened::read_all`].
+    /// Opens a recording. Large recordings are shown from a sample of their chunks, evenly spread over time, until
+    /// [`Opened::read_all`] has read all chunks.
     ///
     /// # Errors
     /// [`Error::Recording`], [`Error::Attribution`].
@@ -150,7 +150,7 @@ impl Opened {
         Self::sampled(folder, ACCESSES_AT_ONCE, ACCESSES_SAMPLED)
     }
 
-    /// Recordings of more than `at_once` accesses from a sample of about so many.
+    /// Opens a recording; with more than `at_once` accesses, from a sample of about `sample` accesses.
     fn sampled(folder: &Path, at_once: u64, sample: u64) -> Result<Self, Error> {
         let recording = Recording::open(folder)?;
         let chunks = recording.access_chunks();
@@ -223,12 +223,12 @@ impl Opened {
         })
     }
 
-    /// What has been read so far.
+    /// The part of the recording that has been read so far.
     pub fn stage(&self) -> Arc<Stage> {
         self.stage.read().expect("nobody panics holding it").clone()
     }
 
-    /// What pictures are made from.
+    /// Sources of pictures.
     pub fn sources<'a>(&'a self, stage: &'a Stage) -> Sources<'a> {
         Sources {
             scale: &self.scale,
@@ -237,7 +237,7 @@ impl Opened {
         }
     }
 
-    /// Chunks read in the pass over all, and chunks in all.
+    /// Number of chunks that the pass over all chunks has read, and number of all chunks.
     pub fn progress(&self) -> (usize, usize) {
         (
             self.chunks_read.load(Ordering::Relaxed),
@@ -245,11 +245,10 @@ impl Opened {
         )
     }
 
-    /// Reads all accesses, once, and shows them from then on. Returns at once where that has
-    /// happened.
+    /// Reads all accesses, and shows them from then on. Returns at once if all accesses have been read.
     ///
     /// # Errors
-    /// [`Error::Attribution`], [`Error::Write`] where there is no room for points.
+    /// [`Error::Attribution`]; [`Error::Write`] if there is no room for points.
     pub fn read_all(&self) -> Result<(), Error> {
         let sample = self.stage();
         if sample.share >= 1.0 {
@@ -306,7 +305,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Reads chosen accesses, as one run.
+    /// Task of reading chosen accesses.
     fn task<'a>(&'a self, chosen: Chosen<'a>) -> Task<'a> {
         Task {
             recording: &self.recording,
@@ -321,7 +320,7 @@ impl Opened {
     }
 }
 
-/// So many of these chunks, in the middle of equal parts.
+/// Chooses `wanted` of the chunks, each in the middle of one of `wanted` equal parts.
 fn strata(chunks: &[usize], wanted: usize) -> Vec<usize> {
     (0..wanted)
         .filter_map(|part| {
@@ -331,7 +330,7 @@ fn strata(chunks: &[usize], wanted: usize) -> Vec<usize> {
         .collect()
 }
 
-/// CLOCK_MONOTONIC of the first and the last access, as far as the recording says.
+/// CLOCK_MONOTONIC of the first and the last access, from the metadata or the chunks.
 fn times(recording: &Recording) -> (u64, u64) {
     let metadata = &recording.metadata;
     let columns = ColumnSelection {

@@ -1,8 +1,8 @@
-//! The page itself: what `build.rs` made of `web/`.
+//! Files of the page, which `build.rs` makes of `web/`.
 
 use nearpage_http::Answer;
 
-/// What the page may do: run its own script, draw, and ask its own server.
+/// Content Security Policy: the page may run its own script, draw, and send requests to its own server.
 pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
@@ -13,7 +13,7 @@ mod built {
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/index.html"));
     pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/page.js"));
     pub const STYLE: &str = include_str!(concat!(env!("OUT_DIR"), "/page.css"));
-    /// Base64 of their SHA-256, for the policy of a file that has both inside.
+    /// Base64 of the SHA-256 of script and style, for the policy of a file that contains both.
     pub const SCRIPT_SHA256: &str = env!("NEARPAGE_SCRIPT_SHA256");
     pub const STYLE_SHA256: &str = env!("NEARPAGE_STYLE_SHA256");
 }
@@ -29,7 +29,6 @@ mod built {
 
 pub(crate) use built::{HTML, SCRIPT, SCRIPT_SHA256, STYLE, STYLE_SHA256};
 
-/// A file of the page.
 pub(crate) fn file(path: &str) -> Option<Answer> {
     let path = path.split('?').next().unwrap_or_default();
     let (content_type, text) = match path {

@@ -1,5 +1,5 @@
-//! A window of time × address space, binned: in each bin the colour with the most accesses, and
-//! their number.
+//! Pictures of a window of time × address space: each bin has the colour with the most accesses, and the number of
+//! accesses.
 
 mod over_time;
 
@@ -16,25 +16,25 @@ use crate::store::{Store, Window};
 
 pub use over_time::OverTime;
 
-/// Points that are read one by one for a picture, at most, where there are sums to fall back on.
+/// Limit of the number of points that are read for a picture if there are sums to use instead.
 const POINTS_MAX: u64 = 8_000_000;
-/// Bins of a picture in each direction, at most.
+/// Maximum number of bins in each direction.
 pub const BINS_MAX: usize = 2048;
-/// Bytes of sums that a thread works on at once, about.
+/// Approximate number of bytes of sums that a thread works on at a time.
 const PART_BYTES: usize = 4 << 20;
-/// A bin with no access.
+/// Colour of a bin without accesses.
 const EMPTY: u8 = u8::MAX;
 
-/// A picture's frame, in bytes of the address space and nanoseconds since the recording began.
+/// Frame of a picture, in bytes of the address space and nanoseconds since the recording began.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Frame {
     /// Place of the first byte.
     pub place_from: u64,
-    /// And behind the last.
+    /// Place after the last byte.
     pub place_to: u64,
-    /// Begin.
+    /// Begin of the time.
     pub from_ns: u64,
-    /// End.
+    /// End of the time.
     pub to_ns: u64,
     /// Bins over time.
     pub columns: usize,
@@ -54,30 +54,30 @@ impl Frame {
 /// A picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
-    /// What it shows, which may be a little more than was asked for.
+    /// Frame of the picture, which may be a little larger than requested.
     pub frame: Frame,
-    /// Colour with the most accesses, `[row][column]`; 255: none.
+    /// Colour with the most accesses, `[row][column]`; 255: no accesses.
     pub colours: Vec<u8>,
-    /// Accesses of all colours, by weight.
+    /// Accesses of all colours in each bin, by weight.
     pub accesses: Vec<f32>,
     /// Accesses of each colour.
     pub totals: Vec<f64>,
-    /// From the sums, whose bins are coarser than the points.
+    /// Was the picture made from the sums, whose bins are coarser than the points?
     pub coarse: bool,
 }
 
-/// What pictures are made from.
+/// Sources of pictures.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// Units.
+    /// Units of the points.
     pub scale: &'a Scale,
     /// All points.
     pub store: &'a Store,
-    /// Sums, where there are enough points to need them.
+    /// Sums of the points, if there are enough points to need sums.
     pub pyramid: Option<&'a Pyramid>,
 }
 
-/// Accesses of each colour in each bin, made a few rows at a time.
+/// Accesses by bin and colour, computed a few rows at a time.
 struct Grid<'a> {
     sources: Sources<'a>,
     by: ColourBy,
@@ -86,7 +86,7 @@ struct Grid<'a> {
     bins: Bins<'a>,
 }
 
-/// What bins are made from.
+/// Source of the bins.
 enum Bins<'a> {
     Points {
         window: Window,
@@ -150,7 +150,7 @@ impl<'a> Grid<'a> {
         matches!(self.bins, Bins::Sums { .. })
     }
 
-    /// Rows, in parts for several threads, small enough for their caches.
+    /// Divides the rows into parts for several threads. The sums of a part fit into a processor's cache.
     fn parts(&self) -> Vec<Range<usize>> {
         let rows = self.frame.rows;
         let bytes = rows * self.frame.columns * self.slots * 4;
@@ -160,8 +160,8 @@ impl<'a> Grid<'a> {
             .collect()
     }
 
-    /// The points of each part, read once whatever the number of parts: where they come from sums,
-    /// none. One list for each thread that read, in the order of what it read.
+    /// Points by part, for bins that are made from points. Each point is read once. The outer list has an entry for
+    /// each reading thread, with points in reading order.
     fn dealt(&self, parts: &[Range<usize>]) -> io::Result<Vec<Vec<Vec<BinnedPoint>>>> {
         let Bins::Points {
             window,
@@ -195,8 +195,9 @@ impl<'a> Grid<'a> {
         })
     }
 
-    /// What `each` makes of the sums of every part, `[row][column][slot]`, in order of rows. It is told
-    /// of each bin whether it may have any: of points mostly few do, and there may be 64 slots.
+    /// Calls `each` with the sums of every part, `[row][column][slot]`, and returns the results in the order of rows.
+    /// The second argument tells for each bin whether it may have accesses: most bins of points are empty, and a bin
+    /// may have 64 slots to examine.
     fn reduce<R: Send>(&self, each: impl Fn(&[f32], &[bool]) -> R + Sync) -> io::Result<Vec<R>> {
         let parts = self.parts();
         let dealt = self.dealt(&parts)?;
@@ -242,15 +243,15 @@ impl<'a> Grid<'a> {
     }
 }
 
-/// A point on its way to the sums of its part.
+/// A point with its position in the sums of its part.
 #[derive(Clone, Copy, Debug)]
 struct BinnedPoint {
-    /// Position in them.
+    /// Position in the sums.
     sum: u32,
     weight: f32,
 }
 
-/// What so many threads make, by their numbers.
+/// Runs `work` on `workers` threads, with the thread's number, and returns the results.
 fn together<R: Send>(
     workers: usize,
     work: impl Fn(usize) -> io::Result<R> + Sync,
@@ -276,8 +277,8 @@ fn workers() -> usize {
 }
 
 impl Picture {
-    /// The picture of the window `asked`. Bins are whole lines and ticks, so there may be fewer bins than requested. A bin with
-    /// any access of colour `first` has that colour.
+    /// Picture of the window `asked`. Bins consist of whole lines and ticks, so there may be fewer bins than requested.
+    /// A bin with any access of colour `first` has that colour.
     ///
     /// # Errors
     /// Errors of the files behind the sources.
@@ -337,18 +338,18 @@ impl Picture {
 /// Accesses over the address space, by colour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Histogram {
-    /// What it shows; one column.
+    /// Frame of the histogram, with one column.
     pub frame: Frame,
     /// Number of colours.
     pub slots: usize,
     /// Accesses, `[row][slot]`.
     pub sums: Vec<f64>,
-    /// From the sums, whose bins are coarser than the points.
+    /// Was the histogram made from the sums, whose bins are coarser than the points?
     pub coarse: bool,
 }
 
 impl Histogram {
-    /// The addresses of the window `asked`, over all of its time.
+    /// Histogram over the addresses of the window `asked`, for all of its time.
     ///
     /// # Errors
     /// Errors of the files behind the sources.
@@ -392,21 +393,21 @@ fn frame(scale: &Scale, window: &Window, columns: usize, rows: usize) -> Frame {
     }
 }
 
-/// What lies in a small window, by every colouring: the exact value under the pointer.
+/// Content of a small window in every colouring: the exact value under the pointer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Value {
-    /// Observed accesses.
+    /// Number of observed accesses.
     pub samples: u64,
-    /// By weight.
+    /// Accesses by weight.
     pub accesses: f64,
     /// Time lost, in nanoseconds.
     pub cost_ns: f64,
-    /// By colouring: colour and accesses, the most first.
+    /// Colours and their accesses for each colouring, most accesses first.
     pub by: Vec<(&'static str, Vec<(usize, f64)>)>,
 }
 
 impl Value {
-    /// All of `asked`.
+    /// Content of the window `asked`.
     ///
     /// # Errors
     /// Errors of the files behind the sources.

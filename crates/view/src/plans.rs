@@ -1,4 +1,4 @@
-//! A recording's plan: what it decides and predicts, and what other placements would do instead.
+//! Plan of a recording: decisions and predictions, and predictions of other placements.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::Session;
 use crate::answer::json_answer;
 use crate::opened::{Opened, Stage};
 
-/// What the page posts.
+/// Request that the page posts.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct PlanRequest {
@@ -25,40 +25,38 @@ struct PlanRequest {
     placements: BTreeMap<usize, String>,
     /// Write the plan beside the recording.
     save: bool,
-    /// Decide, whatever plan file there is.
+    /// Decide anew, even if there is a plan file?
     afresh: bool,
 }
 
 /// Name of the file that plans are saved in, in the recording's folder.
 pub const FILE: &str = "plan.edited.toml";
-/// Files in a recording's folder that are shown, the first that is there.
+/// Plan files in a recording's folder. The first existing file is shown.
 const SHOWN: [&str; 2] = [FILE, "plan.toml"];
 
-/// What the page gets: the plan as every command has it, and what pictures of it take.
+/// Answer to the page: the plan as commands print it, and data for pictures of the plan.
 #[derive(Debug, Serialize)]
 struct PlanAnswer {
-    /// The plan.
     #[serde(flatten)]
     decided: DecidedPlan,
-    /// Where it comes from: a file, or a policy.
+    /// Source of the plan: a file, or a policy.
     origin: String,
-    /// It is from a file that the recording's folder had, so that another may be decided.
+    /// Is the plan from a file in the recording's folder? Then the page offers to decide anew.
     may_be_decided_afresh: bool,
-    /// Where threads are to run, if the plan says it.
+    /// Thread layout that the plan asks for.
     threads_of_plan: Option<&'static str>,
-    /// Nodes of the machine.
+    /// Number of the machine's nodes.
     nodes: usize,
-    /// Teams that placements name.
+    /// Teams in the plan's placements.
     teams: Vec<Team>,
-    /// Traffic between nodes.
     traffic: Flows,
-    /// The node of each thread.
+    /// Node of each thread.
     thread_nodes: Vec<NodeId>,
-    /// What a plan from a file has that the recording does not.
+    /// Differences between a plan file and the recording.
     misfits: Vec<String>,
-    /// Where the plan was saved just now.
+    /// File to which this request saved the plan.
     saved: Option<PathBuf>,
-    /// The plan's file.
+    /// The plan as a plan file.
     toml: String,
 }
 
@@ -69,11 +67,11 @@ struct Flows {
     planned: Vec<Vec<f64>>,
 }
 
-/// The plan that is shown before anybody changes it, and where it comes from.
+/// The plan before edits, and its source.
 #[derive(Clone, Debug)]
 pub(crate) struct ShownPlan {
     decided: DecidedPlan,
-    /// Threads are taken to run so; none: as recorded.
+    /// Assumed thread layout; `None`: as recorded.
     layout: Option<ThreadPlacement>,
     origin: String,
     may_be_decided_afresh: bool,
@@ -154,7 +152,7 @@ fn refused(error: Error) -> Answer {
     Answer::error(status, error.to_string())
 }
 
-/// The plan file to show: the one that was named, else one in the recording's folder.
+/// The plan file to show: the named file, else a file in the recording's folder.
 fn file(
     session: &Session,
     recording: &Recording,
@@ -167,7 +165,7 @@ fn file(
     Some(Plan::read_found(&path).map(|plan| (path, plan)))
 }
 
-/// Predicts what the plan of a file does; decides where there is none, or none that can be read.
+/// Predicts the effect of a plan file. Without a readable file, decides a plan.
 fn shown<'a>(
     session: &Session,
     planner: impl Fn(Option<ThreadPlacement>) -> Planner<'a>,
@@ -213,7 +211,7 @@ fn save(plan: &Plan, recording: &Recording) -> Result<PathBuf, Answer> {
     Ok(file.to_owned())
 }
 
-/// What a plan from a file has that the recording does not.
+/// Differences between a plan file and the recording.
 fn misfits(plan: &Plan, input: &Input, recording: &Recording) -> Vec<String> {
     let mut misfits = Vec::new();
     let ours = &input.program;
@@ -248,7 +246,7 @@ fn misfits(plan: &Plan, input: &Input, recording: &Recording) -> Vec<String> {
     misfits
 }
 
-/// Puts other placements in a plan. What it left to first touch gets a decision of its own.
+/// Replaces placements in a plan. An object that the plan leaves to first touch gets a decision of its own.
 fn edit(
     plan: &mut Plan,
     input: &Input,
@@ -258,7 +256,8 @@ fn edit(
         return Ok(());
     }
     let before = predict(plan, input);
-    // Interleaving decides about everything that can be placed: it knows how each is recognised.
+    // The interleave policy makes a decision for everything that can be placed. New decisions are copied from it,
+    // because it knows how to recognise each object.
     let every = Parameters {
         cost_share_min: 0.0,
         ..Parameters::default()

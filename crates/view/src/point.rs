@@ -1,4 +1,4 @@
-//! One access as pictures need it, in 21 bytes, and what it can be coloured by.
+//! An access as pictures need it, in 21 bytes, and its colours.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,34 +10,34 @@ use nearpage_recording::{AccessBatch, AccessKind, Level, Tables, ThreadIndex};
 use crate::functions::{Functions, Lookup};
 use crate::space::{Extent, Space, place};
 
-/// Threads with a colour of their own; the others, with the fewest accesses, share one.
+/// Maximum number of threads with a colour of their own; the other threads, with the fewest accesses, share one colour.
 pub const THREADS_MAX: usize = 64;
-/// Parts of an access's latency scale: none, then powers of two of nanoseconds.
+/// Number of colours for latency: none, then powers of two in nanoseconds.
 const LATENCIES: usize = 24;
-/// Nodes that fit in a point.
+/// Maximum number of nodes that a point can encode.
 const NODES_MAX: usize = 30;
 
 /// An access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Place, in units of [`Scale::line_bytes`].
+    /// Place of the access, in units of [`Scale::line_bytes`].
     pub line: u32,
-    /// Since the recording began, in units of [`Scale::tick_ns`].
+    /// Time since the recording began, in units of [`Scale::tick_ns`].
     pub tick: u32,
-    /// Colour of the function that made it.
+    /// Colour of the function that made the access.
     pub function: u8,
     /// Number of the thread.
     pub thread: u16,
     /// Kind (2 bits), level (3), node of the page + 1 (5), node of the CPU + 1 (5); 0 is unknown.
     tags: u16,
-    /// Accesses that it stands for.
+    /// Number of accesses that the point stands for.
     pub weight: f32,
-    /// Time lost to them, in nanoseconds.
+    /// Time lost to these accesses, in nanoseconds.
     pub cost_ns: f32,
 }
 
 impl Point {
-    /// Bytes of one in memory and on disk.
+    /// Bytes of a point in memory and on disk.
     pub const BYTES: usize = 21;
 
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -73,40 +73,40 @@ impl Point {
         usize::from(self.tags >> 2 & 7)
     }
 
-    /// Position of the page's node in the machine's nodes, from 1; 0 where unknown.
+    /// Position of the page's node in the machine's nodes, from 1; 0 if unknown.
     pub fn page_node(self) -> usize {
         usize::from(self.tags >> 5 & 31)
     }
 
-    /// The same for the node of the CPU.
+    /// Position of the CPU's node in the machine's nodes, from 1; 0 if unknown.
     pub fn cpu_node(self) -> usize {
         usize::from(self.tags >> 10 & 31)
     }
 }
 
-/// What pictures are coloured by.
+/// Property that determines a point's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColourBy {
-    /// The thread that accessed.
+    /// The thread that made the access.
     Thread,
-    /// The node that the page was on.
+    /// The node of the page.
     PageNode,
-    /// The node of the CPU that accessed.
+    /// The node of the CPU.
     CpuNode,
     /// Load, store or fetch.
     Kind,
-    /// What served it.
+    /// The cache level or memory that served the access.
     Level,
-    /// Time lost to it, by powers of two.
+    /// Time lost to the access, by powers of two.
     Latency,
     /// Local or remote.
     Locality,
-    /// The function that accessed.
+    /// The function that made the access.
     Function,
 }
 
 impl ColourBy {
-    /// All of them, in the order of the pyramid's columns.
+    /// All properties, in the order of the pyramid's planes.
     pub const ALL: [Self; 8] = [
         Self::Thread,
         Self::PageNode,
@@ -118,7 +118,7 @@ impl ColourBy {
         Self::Function,
     ];
 
-    /// As addresses have it.
+    /// Name in requests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Thread => "thread",
@@ -132,42 +132,43 @@ impl ColourBy {
         }
     }
 
-    /// The one of that name.
+    /// The property of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|by| by.as_str() == name)
     }
 }
 
-/// Units of points, and which colour each thread has: what all points of a recording share.
+/// Units of points and colours of threads, common to all points of a recording.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// Bytes of a line: 64, or more where places would not fit in 32 bits.
+    /// Bytes of a line: 64, or more if places would not fit into 32 bits.
     pub line_bytes: u64,
-    /// Nanoseconds of a tick: as few as let the recording fit in 32 bits.
+    /// Nanoseconds of a tick: the fewest with which the recording fits into 32 bits.
     pub tick_ns: u64,
     /// CLOCK_MONOTONIC at tick 0.
     pub begin_ns: u64,
-    /// Ticks until its end, at least 1.
+    /// Number of ticks, at least 1.
     pub ticks: u32,
-    /// Lines of the address space, at least 1.
+    /// Number of lines of the address space, at least 1.
     pub lines: u32,
-    /// Nodes of the machine.
+    /// Number of nodes of the machine.
     pub nodes: usize,
-    /// As which thread each one counts ([`counted_as`]).
+    /// The thread that each thread counts as ([`counted_as`]).
     pub counted_as: Vec<ThreadIndex>,
     /// Colour of each thread.
     pub thread_slots: Vec<u8>,
     /// Number of colours of threads.
     pub threads: usize,
-    /// The same of functions.
+    /// Number of colours of functions.
     pub functions: usize,
 }
 
-/// A century and more: times are what a recording says, and ticks that are rounded up are multiplied out again.
+/// Limit of the duration, over a century. A recording can claim any times, and rounded-up ticks are multiplied by their
+/// length again.
 const DURATION_MAX_NS: u64 = 1 << 62;
 
 impl Scale {
-    /// Of a recording that lasted from `begin_ns` to `end_ns`, with so many colours of functions.
+    /// Scale of a recording from `begin_ns` to `end_ns`, with `functions` colours of functions.
     pub fn new(
         space: &Space,
         tables: &Tables,
@@ -181,7 +182,7 @@ impl Scale {
         }
         let duration_ns = end_ns.saturating_sub(begin_ns).min(DURATION_MAX_NS) + 1;
         let tick_ns = duration_ns.div_ceil(u64::from(u32::MAX)).max(1);
-        // Threads that a program creates anew for every step are one, as everywhere.
+        // Threads that a program creates anew for every step count as one thread, as in reports.
         let counted_as = counted_as(&tables.threads);
         let mut accesses: BTreeMap<ThreadIndex, u64> = BTreeMap::new();
         for (thread, &member) in tables.threads.iter().zip(&counted_as) {
@@ -219,24 +220,24 @@ impl Scale {
         u64::from(self.ticks) * self.tick_ns
     }
 
-    /// The tick of a time by CLOCK_MONOTONIC.
+    /// Tick of a time by CLOCK_MONOTONIC.
     #[inline]
     pub fn tick(&self, time_ns: u64) -> u32 {
         let since_ns = time_ns.saturating_sub(self.begin_ns);
         (since_ns / self.tick_ns).min(u64::from(self.ticks - 1)) as u32
     }
 
-    /// Ticks that a time touches, which is in nanoseconds since the recording began: at least one.
+    /// Ticks that overlap a range of nanoseconds since the recording began: at least one.
     pub fn ticks_of(&self, from_ns: u64, to_ns: u64) -> Range<u32> {
         bounded(from_ns, to_ns, self.tick_ns, self.ticks)
     }
 
-    /// Lines that places touch: at least one.
+    /// Lines that overlap a range of places: at least one.
     pub fn lines_of(&self, place_from: u64, place_to: u64) -> Range<u32> {
         bounded(place_from, place_to, self.line_bytes, self.lines)
     }
 
-    /// Colours of a picture.
+    /// Number of colours of a picture.
     pub fn slots(&self, by: ColourBy) -> usize {
         match by {
             ColourBy::Thread => self.threads,
@@ -249,7 +250,7 @@ impl Scale {
         }
     }
 
-    /// The colours of an access, in the order of [`ColourBy::ALL`].
+    /// Colours of an access, in the order of [`ColourBy::ALL`].
     #[inline]
     pub fn every_slot(&self, point: &Point) -> [usize; ColourBy::ALL.len()] {
         [
@@ -264,7 +265,7 @@ impl Scale {
         ]
     }
 
-    /// The colour of an access.
+    /// Colour of an access.
     #[inline(always)]
     pub fn slot(&self, by: ColourBy, point: &Point) -> usize {
         match by {
@@ -280,7 +281,7 @@ impl Scale {
             ColourBy::Level => point.level(),
             ColourBy::Latency => {
                 let ns = point.cost_ns / point.weight;
-                // Not a number compares false: an access of no weight has no latency.
+                // Division by a weight of 0 gives NaN, which compares false, so such an access has no latency.
                 if ns >= 1.0 {
                     ((ns as u64).ilog2() as usize + 1).min(LATENCIES - 1)
                 } else {
@@ -297,7 +298,7 @@ impl Scale {
     }
 }
 
-/// Units that a range of bytes or nanoseconds touches: at least one.
+/// Units that overlap a range of bytes or nanoseconds: at least one.
 fn bounded(from: u64, to: u64, unit: u64, end: u32) -> Range<u32> {
     let end = u64::from(end.max(1));
     let first = (from / unit).min(end - 1);
@@ -305,15 +306,15 @@ fn bounded(from: u64, to: u64, unit: u64, end: u32) -> Range<u32> {
     first as u32..last as u32
 }
 
-/// What turns accesses into points.
+/// Turns accesses into points.
 pub(crate) struct Points<'a> {
     scale: &'a Scale,
     functions: &'a Functions,
-    /// Each thread's process, and its extents.
+    /// Process of each thread, and the process's extents.
     extents: Vec<(u32, &'a [Extent])>,
-    /// Node of each CPU, as a point has it.
+    /// Node of each CPU, as a point encodes it.
     cpu_nodes: Vec<u16>,
-    /// Of each node number, the same.
+    /// Position of each node number, as a point encodes it.
     page_nodes: Vec<u16>,
 }
 
@@ -352,7 +353,7 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Appends the points of a batch of all columns; returns the accesses, by weight, that are where
+    /// Appends the points of a batch, which must have all columns. Returns the accesses, by weight, to addresses where
     /// no object or module ever was.
     pub fn of(&self, batch: &AccessBatch, points: &mut Vec<Point>) -> f64 {
         let mut elsewhere = 0.0;
@@ -397,7 +398,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A thread by its place in a team.
+    /// A thread at a position in a team.
     pub fn thread(order: u32, team: &str, team_index: u32) -> Thread {
         Thread {
             pid: 1,

@@ -1,6 +1,6 @@
-//! Sums of all accesses, for windows that hold too many to be read one by one: the whole address
-//! space by the whole time in at most 1024 × 512 bins, each with its accesses by every colour of
-//! every [`ColourBy`]. Below it come the points themselves.
+//! Sums of all accesses, for windows with too many accesses to read them individually. The sums cover the whole address
+//! space and the whole time in at most 1024 × 512 bins, each with its accesses by every colour of every [`ColourBy`].
+//! Finer pictures are made from the points.
 
 use std::fs::File;
 use std::io;
@@ -14,22 +14,22 @@ use crate::store::{Window, bucket_shift};
 const ROWS_MAX: u32 = 1024;
 const COLUMNS_MAX: u32 = 512;
 
-/// Bins of lines and ticks, and which colours each has.
+/// Bins of lines and ticks, and the number of colours of each bin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Lines of a row.
+    /// Number of lines in a row.
     pub row_lines: u32,
     pub rows: usize,
-    /// Ticks of a column.
+    /// Number of ticks in a column.
     pub column_ticks: u32,
     pub columns: usize,
-    /// Colours of each [`ColourBy`].
+    /// Number of colours of each [`ColourBy`].
     slots: [usize; ColourBy::ALL.len()],
 }
 
 impl Shape {
     pub fn new(scale: &Scale) -> Self {
-        // Whole buckets, so that points which come by bucket come by row.
+        // Rows consist of whole buckets, so that points that are ordered by bucket are ordered by row.
         let bucket = 1 << bucket_shift(scale.lines);
         let row_lines = bucket * scale.lines.div_ceil(bucket).div_ceil(ROWS_MAX);
         let column_ticks = scale.ticks.div_ceil(COLUMNS_MAX);
@@ -46,12 +46,11 @@ impl Shape {
         self.slots.iter().sum::<usize>() * self.columns
     }
 
-    /// Bytes of all sums.
     pub fn bytes(&self) -> u64 {
         (self.row() * self.rows * 4) as u64
     }
 
-    /// Where the sums of `by` begin in a row.
+    /// Position in a row at which the sums of `by` begin.
     fn plane(&self, by: ColourBy) -> usize {
         self.slots[..position(by)].iter().sum::<usize>() * self.columns
     }
@@ -68,7 +67,7 @@ fn position(by: ColourBy) -> usize {
         .unwrap_or(0)
 }
 
-/// Sums that are being made, by several threads at once.
+/// Sums that several threads compute at once.
 pub(crate) struct Builder<'a> {
     scale: &'a Scale,
     shape: Shape,
@@ -82,7 +81,7 @@ impl<'a> Builder<'a> {
         Self { scale, shape, rows }
     }
 
-    /// Adds points that are in order of buckets, and so of rows as far as the order goes.
+    /// Adds points that are ordered by bucket, so that consecutive points mostly belong to one row.
     pub fn add(&self, points: &[Point]) {
         let row_of = |point: &Point| (point.line / self.shape.row_lines) as usize;
         for points in points.chunk_by(|a, b| row_of(a) == row_of(b)) {
@@ -113,7 +112,7 @@ impl<'a> Builder<'a> {
         let mut bytes = Vec::with_capacity(self.shape.row() * 4);
         for (number, row) in self.rows.into_iter().enumerate() {
             let row = row.into_inner().expect("nobody panics holding it");
-            // What nobody accessed stays a hole in the file.
+            // Rows without accesses stay holes in the file.
             if row.is_empty() {
                 continue;
             }
@@ -128,7 +127,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Sums, in a file.
+/// Sums in a file.
 #[derive(Debug)]
 pub struct Pyramid {
     pub(crate) shape: Shape,
@@ -136,13 +135,13 @@ pub struct Pyramid {
 }
 
 impl Pyramid {
-    /// Of a file that was written for this scale; none where it does not fit.
+    /// Opens a file that was written for this scale; `None` if the size does not fit.
     pub(crate) fn open(scale: &Scale, file: File) -> Option<Self> {
         let shape = Shape::new(scale);
         (file.metadata().ok()?.len() == shape.bytes()).then_some(Self { shape, file })
     }
 
-    /// Rows and columns of the bins that a window touches.
+    /// Rows and columns of the bins that overlap a window.
     pub(crate) fn bins(&self, window: &Window) -> (Range<usize>, Range<usize>) {
         let shape = &self.shape;
         let bins = |range: &Range<u32>, unit: u32, most: usize| {
@@ -155,7 +154,7 @@ impl Pyramid {
         )
     }
 
-    /// What bins cover.
+    /// Window that the bins cover.
     pub(crate) fn window(
         &self,
         scale: &Scale,
@@ -172,7 +171,7 @@ impl Pyramid {
         }
     }
 
-    /// Their sums, `[row][column][slot]`.
+    /// Reads the sums of the bins, `[row][column][slot]`.
     pub(crate) fn read(
         &self,
         by: ColourBy,
@@ -202,7 +201,7 @@ mod tests {
     use crate::point::tests::{point, scale};
 
     proptest! {
-        /// Every bin is the sum of the points in it, for every colouring.
+        /// Every bin is the sum of its points, for every colouring.
         #[test]
         fn bins_are_sums(
             points in prop::collection::vec((0..5000u32, 0..3000u32, 0..4u16, any::<u16>()), 0..200),

@@ -1,4 +1,4 @@
-//! The local web server: this machine only, nobody who does not know the token, no other origin.
+//! The local web server. It only serves this machine, requests with the token, and pages of its own origin.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,8 +21,8 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Listens on a port of the loopback address, to show these paths. 0 takes the port that an earlier page of the same
-    /// paths had, where it is free, and any other one otherwise.
+    /// Listens on a port of the loopback address, to show these paths. Port 0 means the port that an earlier page of
+    /// the same paths had if it is free, else any free port.
     ///
     /// # Errors
     /// [`Error::PortInUse`], [`Error::Listen`], [`Error::Random`], [`Error::NoPage`].
@@ -34,7 +34,7 @@ impl Listening {
         let access = Access::of(paths, folder.as_deref())?;
         let bind = |port| Server::bind((Ipv4Addr::LOCALHOST, port));
         let server = match port {
-            // Another page of these paths may be open: its addresses stay as they are.
+            // If another page of these paths is open, it keeps the port.
             0 => bind(access.port).or_else(|_| bind(0)),
             port => bind(port),
         };
@@ -60,12 +60,12 @@ impl Listening {
         })
     }
 
-    /// Why the page's addresses will not be good any more after a restart, in words; none where they will.
+    /// Why the page's addresses will be invalid after a restart; `None` if they stay valid.
     pub fn not_kept(&self) -> Option<&str> {
         self.not_kept.as_deref()
     }
 
-    /// The address to open: whoever knows it may look.
+    /// The page's address. Its token gives access to the page.
     pub fn address(&self) -> String {
         format!("http://{}/{}/", self.server.address(), self.token)
     }
@@ -73,7 +73,7 @@ impl Listening {
     /// Answers requests until the process ends. `opened` is called once, at the first request with the token.
     ///
     /// # Errors
-    /// [`Error::Listen`], where the kernel refuses what a server needs.
+    /// [`Error::Listen`], if the kernel refuses resources of the server.
     pub fn serve(
         self,
         session: Arc<Session>,
@@ -95,11 +95,12 @@ impl Listening {
     }
 }
 
-/// The page with what it shows.
+/// The page, and the data that it shows.
 struct Page {
     session: Arc<Session>,
     gate: Gate,
-    /// Lets everybody in whom the gate lets in but for the token: to the page's files, which say nothing.
+    /// Admits requests without the token that the gate would admit with it. These may read the page's files, which
+    /// contain no data.
     door: Gate,
     opened: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -114,7 +115,8 @@ impl Site for Page {
             Err(refused) => refused,
             admitted => return admitted,
         };
-        // An address that names no token: the page's script knows it from before. `/cg.nearpage/page.js` is `page.js`.
+        // The request has no token; the page's script has it from an earlier visit. The first part of the path can be a
+        // title, so `/cg.nearpage/page.js` is `page.js`.
         let target = self.door.admit(head)?;
         let inside = target.strip_prefix('/').unwrap_or(target);
         let inside = inside.split_once('/').map_or(inside, |(_, inside)| inside);

@@ -1,4 +1,5 @@
-//! Cache lines that several threads write: each write takes the line from the others, whatever bytes of it they use.
+//! Cache lines that several threads write. Each write takes the line from the other threads' caches, even if they use
+//! other bytes.
 
 use std::collections::hash_map::Entry;
 use std::ops::Range;
@@ -9,11 +10,10 @@ use serde::Serialize;
 
 use crate::opened::{Opened, Stage};
 
-/// Bytes of a line.
 const LINE_BYTES: u64 = 64;
-/// Pairs of a line and a thread that are followed; accesses of others are counted alone.
+/// Maximum number of pairs of a line and a thread with counters. Accesses of other pairs are only counted as left out.
 const USES_MAX: usize = 1 << 19;
-/// What is read of accesses.
+/// Columns that are read of accesses.
 const COLUMNS: ColumnSelection = ColumnSelection {
     thread: true,
     address: true,
@@ -23,70 +23,70 @@ const COLUMNS: ColumnSelection = ColumnSelection {
     cost_ns: true,
     ..ColumnSelection::NONE
 };
-/// Accesses that are looked at together.
+/// Number of accesses that are processed together.
 const ROWS_AT_ONCE: usize = 256;
-/// Lines that are told of, the costliest.
+/// Maximum number of reported lines, by cost.
 const TOLD_MAX: usize = 200;
 
 /// Lines that several threads write.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct SharedLines {
-    /// The costliest, in order.
+    /// The lines with the highest cost, in descending order.
     pub lines: Vec<SharedLine>,
-    /// How many there are.
+    /// Number of all such lines.
     pub count: usize,
-    /// Time lost to accesses of all of them, in nanoseconds.
+    /// Time lost to accesses of all these lines, in nanoseconds.
     pub cost_ns: f64,
-    /// Accesses whose line was not followed, as there were too many lines.
+    /// Accesses to lines without counters, because there were too many lines.
     pub left_out: u64,
-    /// Share of the accesses that this is from, 0 to 1.
+    /// Share of the accesses that the figures represent, 0 to 1.
     pub share: f64,
 }
 
 /// A line that several threads write.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct SharedLine {
-    /// Its first byte.
+    /// Address of the line's first byte.
     pub address: String,
     /// Process.
     pub pid: u32,
-    /// Place in the address space without gaps; null where no object or module ever was.
+    /// Place in the address space without gaps; null if no object or module was ever there.
     pub place: Option<u64>,
-    /// Time lost to its accesses, in nanoseconds.
+    /// Time lost to accesses of the line, in nanoseconds.
     pub cost_ns: f64,
-    /// No byte that a thread was seen to write was seen to be accessed by another.
+    /// Was each byte that a thread was seen to write accessed by that thread alone? Then the sharing is false sharing.
     pub is_apart: bool,
-    /// Who accesses it, the thread with the most stores first.
+    /// Threads that access the line, most stores first.
     pub threads: Vec<LineUser>,
 }
 
-/// What a thread does to a line.
+/// Accesses of a thread to a line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct LineUser {
-    /// Its number.
+    /// Number of the thread.
     pub thread: u32,
     /// Loads, by weight.
     pub loads: f64,
     /// Stores, by weight.
     pub stores: f64,
-    /// Bytes of the line at which its accesses begin, ascending.
+    /// Offsets in the line at which the thread's accesses begin, ascending.
     pub offsets: Vec<u32>,
 }
 
-/// A thread's accesses to a line, as they are counted.
+/// Counters of a thread's accesses to a line.
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
     thread: u32,
     loads: f32,
     stores: f32,
     cost_ns: f32,
-    /// A bit for each byte of the line at which a load, or a store, begins.
+    /// Bits for the bytes of the line at which loads begin, and below, stores.
     loaded: u64,
     stored: u64,
 }
 
 impl Use {
-    /// Adds what the same thread did.
+    /// Adds counters of the same thread and line.
     fn merge(&mut self, other: &Self) {
         self.thread = other.thread;
         self.loads += other.loads;
@@ -99,24 +99,24 @@ impl Use {
 
 /// A line, by process and number.
 type Line = (u32, u64);
-/// A line's number, and who accesses it: process (upper half) and thread.
+/// A line's number; and its process (upper half) with a thread (lower half).
 type Pair = (u64, u64);
 
-/// Counts lines.
+/// Counts accesses to lines.
 #[derive(Debug, Default)]
 struct Lines {
     uses: FxHashMap<Pair, Use>,
-    /// Which of them may be there, once there is no room for more.
+    /// A Bloom filter of the pairs in `uses`, made when `uses` is full.
     may_be_known: Vec<u64>,
     left_out: u64,
 }
 
-/// [`Lines::may_be_known`] has two to so many words: 1 MiB, which stays in a processor's own cache, while of most recordings
-/// that have more lines than are followed, most accesses are to others.
+/// Logarithm of the filter's size in words: 1 MiB, which fits into a processor's private cache. In most recordings with
+/// too many lines, most accesses are to lines without counters, which the filter rejects.
 const KNOWN_WORD_BITS: u32 = 17;
 
 impl Lines {
-    /// Takes the columns that [`COLUMNS`] names.
+    /// Counts accesses. The batch must have the columns of [`COLUMNS`].
     fn add(&mut self, pids: &[u32], batch: &AccessBatch) {
         let mut found = [(0, Pair::default()); ROWS_AT_ONCE];
         for first in (0..batch.len()).step_by(ROWS_AT_ONCE) {
@@ -138,8 +138,8 @@ impl Lines {
         }
     }
 
-    /// Puts those of some rows whose line may be followed in front of `found`, and counts the others. Whether one is can't
-    /// be foretold, so that nothing branches on it.
+    /// Moves the rows whose line may have counters to the front of `found`, and counts the other rows. The choice is
+    /// unpredictable, so the loop is free of branches on it.
     fn choose(
         &mut self,
         pids: &[u32],
@@ -151,7 +151,7 @@ impl Lines {
         for row in rows {
             let thread = batch.thread[row].0;
             let pid = pids.get(thread as usize);
-            // Of an access that may be one of several, the address is a guess.
+            // With an inexact resolution the address is a guess, so such accesses are left out.
             let is_one = pid.is_some()
                 & (batch.kind[row] != AccessKind::Fetch)
                 & (batch.resolution[row] == Resolution::Exact);
@@ -174,7 +174,7 @@ impl Lines {
         count
     }
 
-    /// Adds what a thread did to a line in so many accesses.
+    /// Adds `accesses` accesses of a thread to a line.
     fn follow(&mut self, pair: Pair, one: &Use, accesses: u64) {
         let has_room = self.uses.len() < USES_MAX;
         match self.uses.entry(pair) {
@@ -189,7 +189,7 @@ impl Lines {
         }
     }
 
-    /// Adds what another counted.
+    /// Adds the counts of another thread's `Lines`.
     fn append(&mut self, other: &Self) {
         self.left_out += other.left_out;
         for (&pair, one) in &other.uses {
@@ -198,7 +198,7 @@ impl Lines {
         }
     }
 
-    /// Those that several threads write, the costliest first.
+    /// Lines that several threads write, by cost in descending order.
     fn shared(&self) -> Vec<(Line, Vec<Use>)> {
         let uses = self.uses.iter();
         let line = |&(line, by): &Pair| ((by >> 32) as u32, line);
@@ -216,10 +216,10 @@ impl Lines {
     }
 }
 
-/// A pair's bits of a blocked Bloom filter (Putze, Sanders and Singler, 2007): three of one word, so that one load tells
-/// all but one of a hundred pairs that are not known.
+/// Bits of a pair in a blocked Bloom filter (Putze, Sanders and Singler, 2007). Three bits in one word need one load,
+/// and reject all but one of a hundred pairs without counters.
 fn known_bits_of((line, by): Pair) -> (usize, u64) {
-    // The upper bits of a multiple of the golden ratio depend on all.
+    // The upper bits of the product with the golden ratio depend on all bits of the pair.
     let spread = (line ^ by.rotate_left(42)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let bit = |from: u32| 1 << (spread >> from & 63);
     let word = spread >> (u64::BITS - KNOWN_WORD_BITS);
@@ -239,7 +239,7 @@ fn cost(uses: &[Use]) -> f64 {
     uses.iter().map(|one| f64::from(one.cost_ns)).sum()
 }
 
-/// No byte that one writes is accessed by another.
+/// Does no thread write a byte that another thread accesses?
 fn is_apart(uses: &[Use]) -> bool {
     uses.iter().enumerate().all(|(at, one)| {
         let others = uses.iter().enumerate().filter(|(other, _)| *other != at);
@@ -259,7 +259,7 @@ fn user(one: &Use) -> LineUser {
     }
 }
 
-/// Of a recording, or of a part of its time, of which `stage` is.
+/// Shared lines of a recording, or of the selection that `stage` belongs to.
 pub(crate) fn shared_lines(
     opened: &Opened,
     stage: &Stage,
@@ -323,7 +323,7 @@ mod tests {
     fn lines_with_two_writers_are_shared() {
         use AccessKind::{Load, Store};
         let mut lines = Lines::default();
-        // Threads 0 and 1 are of one process, thread 2 is of another, which has another memory.
+        // Threads 0 and 1 belong to one process. Thread 2 belongs to another process, which has memory of its own.
         let pids = [7, 7, 8];
         lines.add(
             &pids,

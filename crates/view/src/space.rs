@@ -1,42 +1,42 @@
-//! The address space without its gaps: where objects and modules are, one after the other.
+//! The address space without its gaps: the pages of objects and modules, laid end to end.
 //!
-//! A picture of 2^47 addresses would be empty. Extents are the pages that objects and modules had at
-//! any time, process by process; an address's *place* is its offset in the extents laid end to end.
+//! A picture of 2^47 addresses would be empty. Extents are the pages that objects and modules had at any time, process
+//! by process. An address's *place* is its offset in the sequence of extents.
 
 use std::ops::Range;
 
 use nearpage_recording::Tables;
 
-/// Gaps of fewer pages are kept: an allocator's neighbours stay neighbours.
+/// Smaller gaps, in pages, are kept, so that an allocator's neighbouring objects stay neighbours.
 const GAP_PAGES: u64 = 16;
 
-/// Bytes of all extents, at most: lines that are rounded up are multiplied out again.
+/// Limit of the total size of extents, in bytes. It keeps products of rounded-up lines within 64 bits.
 const SPACE_MAX: u64 = 1 << 62;
 
 /// Consecutive pages of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Process.
+    /// Process ID.
     pub pid: u32,
     /// First address, page-aligned.
     pub address: u64,
-    /// Bytes, whole pages.
+    /// Size in bytes, a multiple of the page size.
     pub bytes: u64,
-    /// Place of its first byte.
+    /// Place of the extent's first byte.
     pub place: u64,
 }
 
-/// All extents, by process and address.
+/// All extents, ordered by process and address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     extents: Vec<Extent>,
-    /// Processes with their extents, by number.
+    /// Processes with the positions of their extents.
     processes: Vec<(u32, Range<usize>)>,
     bytes: u64,
 }
 
 impl Space {
-    /// Where a recording's objects and modules were.
+    /// Space of a recording's objects and modules.
     pub fn new(tables: &Tables, page_bytes: u64) -> Self {
         let objects = tables.objects.iter();
         let objects = objects.map(|object| (object.pid, object.address, object.size_bytes));
@@ -62,7 +62,7 @@ impl Space {
         let mut space = Self::default();
         for (pid, first, end) in pages {
             let bytes = (end - first).saturating_mul(page_bytes);
-            // Sizes are what a recording says: those that do not fit together have no place.
+            // A recording can claim any sizes. Extents beyond the limit have no place.
             let past = space.bytes.saturating_add(bytes);
             if past > SPACE_MAX {
                 continue;
@@ -83,17 +83,17 @@ impl Space {
         space
     }
 
-    /// Extents by process and address, which is by place.
+    /// Extents in the order of process and address, which is the order of places.
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// Bytes of all.
+    /// Total size of the extents, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The extents of a process.
+    /// Extents of a process.
     pub fn of_process(&self, pid: u32) -> &[Extent] {
         let found = self
             .processes
@@ -101,12 +101,12 @@ impl Space {
         found.map_or(&[], |at| &self.extents[self.processes[at].1.clone()])
     }
 
-    /// Place of an address of a process; none where no object or module ever was.
+    /// Place of an address of a process; `None` if no object or module was ever there.
     pub fn place(&self, pid: u32, address: u64) -> Option<u64> {
         place(self.of_process(pid), address)
     }
 
-    /// Process and address at a place.
+    /// Process and address of a place.
     pub fn address(&self, place: u64) -> Option<(u32, u64)> {
         let at = self
             .extents
@@ -118,7 +118,7 @@ impl Space {
     }
 }
 
-/// Place of an address among a process's extents.
+/// Place of an address in a process's extents.
 pub(crate) fn place(extents: &[Extent], address: u64) -> Option<u64> {
     let at = extents
         .partition_point(|extent| extent.address <= address)

@@ -1,4 +1,4 @@
-//! The page in one file: with the answers to what it will ask, and pictures at one resolution.
+//! The page in one file, which contains the answers to the page's requests, with pictures at one resolution.
 
 use std::io::Write;
 
@@ -12,26 +12,26 @@ use crate::picture::Frame;
 use crate::point::ColourBy;
 use crate::{Error, Opened, Session, page};
 
-/// Bytes of the file, at most, as far as pictures go: what comes last is left out.
+/// Limit of the file's size, in bytes. Answers that don't fit are left out.
 const FILE_BYTES_MAX: usize = 2_900_000;
-/// Bins of a picture.
+/// Numbers of bins of a picture.
 const COLUMNS: usize = 280;
 const ROWS: usize = 180;
-/// Objects with pictures, at most.
+/// Maximum number of objects with pictures.
 const OBJECTS_MAX: usize = 24;
 const MATRIX_BINS: u32 = 256;
 
-/// What a file shows first.
+/// The view that a file opens with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SavedView {
-    /// Where it is in the page: what follows `#`.
+    /// Fragment of the page's address, after `#`.
     pub address: String,
-    /// The time that all of the file is of, in nanoseconds since the recording began; none: all.
+    /// Time that the file covers, in nanoseconds since the recording began; `None`: all of the time.
     pub selection: Option<(u64, u64)>,
 }
 
 impl Session {
-    /// The file's content: HTML that needs no server and no network.
+    /// Content of the file: HTML that needs no server and no network.
     ///
     /// # Errors
     /// [`Error::NoPage`].
@@ -39,7 +39,7 @@ impl Session {
         self.saved(&SavedView::default())
     }
 
-    /// The file's content, which opens at the given view.
+    /// Content of a file that opens with the given view.
     ///
     /// # Errors
     /// [`Error::NoPage`].
@@ -97,7 +97,7 @@ impl Session {
     }
 }
 
-/// The costliest objects, and before them the one that is looked at.
+/// The object in the view, then the costliest objects.
 fn first_objects(count: usize, address: &str) -> Vec<usize> {
     let mut fields = address.split('&');
     let seen = fields.find_map(|field| field.strip_prefix("object=")?.parse().ok());
@@ -106,7 +106,7 @@ fn first_objects(count: usize, address: &str) -> Vec<usize> {
     seen.into_iter().chain(costliest).collect()
 }
 
-/// What can differ in a recording, the most telling first.
+/// Colourings in which the recording can have several colours, most useful first.
 fn colourings(opened: &Opened) -> Vec<ColourBy> {
     let mut colourings = vec![ColourBy::Thread, ColourBy::Function, ColourBy::Kind];
     if opened.scale.nodes > 1 {
@@ -141,7 +141,7 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// Asks `question` and keeps what was answered under `name`, where there is room.
+    /// Makes a request, and embeds the answer under `name` if there is room.
     fn embed(&mut self, name: &str, question: &str) {
         let answer = self.session.answer(&Question::parse(question));
         if answer.status == 200 {
@@ -149,7 +149,7 @@ impl Answers<'_> {
         }
     }
 
-    /// Keeps pictures of a recording, and what objects' pages are used by.
+    /// Embeds pictures of a recording and of its objects.
     fn embed_pictures(&mut self, number: usize, opened: &Opened, view: &SavedView, time: &str) {
         let stage = opened.stage();
         let colourings = colourings(opened);
@@ -196,7 +196,7 @@ impl Answers<'_> {
         }
     }
 
-    /// Keeps an answer under `name`, where there is room.
+    /// Embeds an answer under `name`, if there is room.
     fn keep(&mut self, name: &str, answer: &[u8]) {
         let mut packed = DeflateEncoder::new(Vec::new(), Compression::best());
         let packed = packed
@@ -219,7 +219,7 @@ fn html(answers: &Map<String, Value>) -> String {
         page::SCRIPT_SHA256,
         page::STYLE_SHA256
     );
-    // Data in a script element ends where a tag seems to.
+    // A tag inside a script element would end the element, so `<` is escaped.
     let answers = Value::from(answers.clone())
         .to_string()
         .replace('<', "\\u003c");
@@ -245,7 +245,7 @@ fn html(answers: &Map<String, Value>) -> String {
         )
 }
 
-/// RFC 4648, with padding.
+/// Base64 of RFC 4648, with padding.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

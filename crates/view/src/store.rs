@@ -1,6 +1,6 @@
-//! All points of a recording, so that those of any window are found fast: chunk by chunk in order of
-//! time, within a chunk by buckets of the address space. A window reads one stretch of each chunk
-//! that its time overlaps, however many there are in all, in [`Piece`]s that several threads share.
+//! All points of a recording, ordered so that a window's points are found quickly: by chunk in the order of time, and
+//! within a chunk by bucket of the address space. A window reads one stretch of each chunk that overlaps its time, in
+//! [`Piece`]s that several threads share.
 
 use std::fs::File;
 use std::io;
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::point::{Point, Scale};
 
-/// Buckets of the address space, at most.
+/// Maximum number of buckets of the address space.
 const BUCKETS_MAX: u32 = 2048;
-/// Points of a piece, at most.
+/// Maximum number of points in a piece.
 const PIECE_POINTS: u32 = 1 << 16;
 
 /// A part of a picture: lines by ticks.
@@ -25,7 +25,7 @@ pub struct Window {
     pub ticks: Range<u32>,
 }
 
-/// Points of a segment that lie together.
+/// A range of points in a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     segment: usize,
@@ -35,11 +35,11 @@ pub struct Piece {
 /// The points of a chunk, by bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
-    /// Chunk of the recording.
+    /// Number of the chunk in the recording.
     pub chunk: usize,
-    /// Ticks from the first to behind the last.
+    /// Ticks from the first point to after the last.
     pub ticks: Range<u32>,
-    /// Number of the first point of each bucket, and of all.
+    /// Number of the first point of each bucket, followed by the number of all points.
     pub starts: Vec<u32>,
     pub bytes: Bytes,
 }
@@ -59,7 +59,7 @@ pub struct Store {
     file: Option<File>,
 }
 
-/// How many bits of a line say where in its bucket it is.
+/// Number of low bits in a line's number that give the position in a bucket.
 pub(crate) fn bucket_shift(lines: u32) -> u32 {
     (0..32)
         .find(|shift| lines.div_ceil(1 << shift) <= BUCKETS_MAX)
@@ -70,7 +70,7 @@ fn buckets(lines: u32) -> usize {
     lines.div_ceil(1 << bucket_shift(lines)) as usize
 }
 
-/// Takes points, chunk by chunk, from several threads at once.
+/// Collects points chunk by chunk, from several threads at once.
 pub struct Builder {
     bucket_shift: u32,
     buckets: usize,
@@ -80,7 +80,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Into a file, or into memory without one.
+    /// Collects points in a file, or in memory without a file.
     pub fn new(scale: &Scale, file: Option<File>) -> Self {
         Self {
             bucket_shift: bucket_shift(scale.lines),
@@ -91,7 +91,7 @@ impl Builder {
         }
     }
 
-    /// Adds the points of a chunk, sorted by bucket. Points of one bucket stay in the order in which they came.
+    /// Adds the points of a chunk, sorted by bucket. The sort is stable.
     ///
     /// # Errors
     /// Errors of the file.
@@ -142,7 +142,7 @@ impl Builder {
         Ok(())
     }
 
-    /// All of them.
+    /// The store with all added points.
     pub fn finish(self) -> Store {
         let mut segments = self
             .segments
@@ -158,7 +158,7 @@ impl Builder {
 }
 
 impl Store {
-    /// Of segments read from an index; none where they do not fit the scale or the file.
+    /// A store of segments from an index; `None` if the segments do not fit the scale or the file.
     pub(crate) fn from_segments(scale: &Scale, segments: Vec<Segment>, file: File) -> Option<Self> {
         let length = file.metadata().ok()?.len();
         let fits = |segment: &Segment| {
@@ -185,12 +185,12 @@ impl Store {
         self.segments.iter().map(of).sum()
     }
 
-    /// Has it none?
+    /// Does the store have no points?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The points of a segment that a window may hold: whole buckets.
+    /// Points of a segment in the buckets that overlap a window.
     fn stretch(&self, segment: &Segment, window: &Window) -> Range<u32> {
         let overlaps = segment.ticks.start < window.ticks.end
             && window.ticks.start < segment.ticks.end
@@ -204,13 +204,13 @@ impl Store {
         segment.starts[from]..segment.starts[to]
     }
 
-    /// About how many points a scan of a window has to read.
+    /// Approximate number of points that a scan of the window reads.
     pub fn to_read(&self, window: &Window) -> u64 {
         let of = |segment: &Segment| self.stretch(segment, window).len() as u64;
         self.segments.iter().map(of).sum()
     }
 
-    /// Where the points of a window are, in pieces that take about as long.
+    /// The window's points in pieces of about equal work.
     pub fn pieces(&self, window: &Window) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for (segment, of) in self.segments.iter().enumerate() {
@@ -227,7 +227,7 @@ impl Store {
         pieces
     }
 
-    /// Calls back with every point of the window in these pieces.
+    /// Calls `each` with every point of these pieces in the window.
     ///
     /// # Errors
     /// Errors of the file.
@@ -270,7 +270,7 @@ mod tests {
     use crate::point::tests::{point, scale};
 
     proptest! {
-        /// Whatever the chunks, a window has the points that lie in it, in memory and in a file.
+        /// A window returns its points, for any chunks, in memory and in a file.
         #[test]
         fn a_window_has_its_points(
             chunks in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! What to look at first: what a recording's program lost to memory, to what, and what to know about the recording.
+//! Summary of a recording: time lost to memory, the costliest objects and functions, and warnings about the recording.
 
 use nearpage_amount::{counted, percent};
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals};
@@ -7,49 +7,47 @@ use serde::Serialize;
 
 use crate::opened::{Opened, Stage};
 
-/// Objects that are named.
+/// Number of named objects.
 const OBJECTS: usize = 3;
-/// Functions that are named.
+/// Number of named functions.
 const FUNCTIONS: usize = 2;
-/// Shares of samples or accesses that are worth a word.
+/// Share of samples or accesses from which a warning is given.
 const ODD_SHARE: f64 = 0.05;
 
-/// A summary.
 #[derive(Debug, Serialize)]
 pub(crate) struct Summary {
-    /// Accesses that were recorded, one by one.
+    /// Number of recorded accesses.
     samples: u64,
-    /// Accesses that they stand for.
+    /// Number of accesses that the recorded accesses stand for.
     accesses: f64,
-    /// Share of the program's samples that were at accesses to memory, 0 to 1; null where no computation is sampled.
+    /// Share of the program's samples that were accesses to memory, 0 to 1; null if computation is not sampled.
     memory_share: Option<f64>,
     /// Time lost to accesses, in nanoseconds, as in the table of objects.
     cost_ns: f64,
-    /// Of this, to other nodes' memory; null where no page's node is known.
+    /// Part of `cost_ns` that was lost to other nodes' memory; null if no page's node is known.
     remote_cost_ns: Option<f64>,
     /// The costliest objects.
     objects: Vec<CostEntry>,
     /// The costliest functions.
     functions: Vec<CostEntry>,
-    /// What the reader has to know of the recording.
+    /// Warnings about the recording.
     warnings: Vec<Warning>,
-    /// Share of the accesses that this is from, 0 to 1.
+    /// Share of the accesses that the figures represent, 0 to 1.
     share: f64,
 }
 
-/// An object or a function.
 #[derive(Debug, Serialize)]
 struct CostEntry {
     name: String,
     /// Time lost, in nanoseconds.
     cost_ns: f64,
-    /// Its share of that of all objects, or functions.
+    /// Share of the cost of all objects, or of all functions.
     cost_share: f64,
-    /// Of its time, that lost to other nodes' memory; null where no page's node is known, and for functions.
+    /// Part of `cost_ns` that was lost to other nodes' memory; null for functions, and if no page's node is known.
     remote_cost_ns: Option<f64>,
 }
 
-/// Something that the reader has to know of the recording, and the view that shows more of it.
+/// A warning about the recording, and the view with details.
 #[derive(Debug, PartialEq, Serialize)]
 struct Warning {
     words: String,
@@ -65,7 +63,7 @@ fn remote(operations: [&OperationTotals; 2]) -> Option<f64> {
     (known > 0.0).then(|| operations.iter().map(|one| one.remote_cost_ns).sum())
 }
 
-/// Of all of the time, or of the selection that `stage` is of.
+/// Summary of all of the time, or of the selection that `stage` belongs to.
 pub(crate) fn summary(opened: &Opened, stage: &Stage, is_selection: bool) -> Summary {
     let attribution = &stage.attribution;
     let groups = &attribution.objects;
@@ -109,7 +107,7 @@ pub(crate) fn summary(opened: &Opened, stage: &Stage, is_selection: bool) -> Sum
 fn functions(opened: &Opened, stage: &Stage) -> Vec<CostEntry> {
     let costs = &stage.timeline.functions_cost_ns;
     let all: f64 = costs.iter().sum();
-    // The last is all others.
+    // The last name stands for all other functions.
     let own = opened.functions.names.iter().zip(costs);
     let own = own.take(costs.len().saturating_sub(1));
     let mut own: Vec<(&String, f64)> = own.map(|(name, &cost)| (name, cost)).collect();
@@ -201,7 +199,7 @@ fn warnings(opened: &Opened, stage: &Stage, accesses: u64, is_selection: bool) -
     found
 }
 
-/// Why nothing can be remote, if nothing can.
+/// Why no access can be remote; `None` if accesses can be remote.
 fn one_node(opened: &Opened, stage: &Stage) -> Option<String> {
     let machine = &opened.recording.machine;
     if machine.nodes.len() == 1 {

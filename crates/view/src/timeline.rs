@@ -1,4 +1,4 @@
-//! Where each thread ran over time, which node's CPUs went to which node's memory, and what functions lost.
+//! Timeline of a recording: the CPU of each thread, traffic between nodes, memory by node, and cost by function.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use crate::point::{Point, Scale};
 
-/// Parts of the recording's time.
+/// Number of parts of the recording's time.
 pub const PARTS: usize = 240;
-/// Threads that are followed; more would fit on no screen.
+/// Maximum number of threads in the timeline; a screen has no room for more.
 const THREADS_MAX: usize = 1024;
 
-/// The CPU that a thread was mostly on in a part of the time: the winner of a majority vote
-/// (Boyer and Moore), which is certain where it had more than half of the samples.
+/// The CPU on which a thread mostly ran in a part of the time, by a majority vote (Boyer and Moore). The result is
+/// certain if the CPU had more than half of the samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Vote {
     cpu: u32,
@@ -43,25 +43,25 @@ impl Vote {
 pub struct Served {
     /// Accesses of the node's own CPUs.
     pub local: f64,
-    /// Those of other nodes' CPUs.
+    /// Accesses of other nodes' CPUs.
     pub remote: f64,
-    /// Of both, those that are known to have come from memory or another node's cache: a line each.
+    /// Part of the accesses that is known to have come from memory or another node's cache. Each transfers a line.
     pub lines: f64,
 }
 
-/// Levels of a point that mean so.
+/// Values of a point's level that mean memory or another node's cache.
 const FROM_MEMORY: std::ops::RangeInclusive<usize> = 5..=7;
 
-/// Of all threads.
+/// Timeline of all threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// `[thread][part]`.
+    /// Votes, `[thread][part]`.
     votes: Vec<Vote>,
-    /// Accesses, `[CPU's node][page's node]`, by position from 1; 0 is unknown.
+    /// Accesses, `[CPU's node][page's node]`; positions start at 1, and 0 is unknown.
     traffic: Vec<Vec<f64>>,
-    /// What each node's memory served: `[part][node]`.
+    /// Accesses that each node's memory served: `[part][node]`.
     memory: Vec<Served>,
-    /// Time that each function with a colour lost, in nanoseconds.
+    /// Time lost by each function with a colour, in nanoseconds.
     pub(crate) functions_cost_ns: Vec<f64>,
     /// Begin of the first part, in nanoseconds since the recording began.
     from_ns: u64,
@@ -72,22 +72,22 @@ pub struct Timeline {
 /// A timeline for the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimelineForm {
-    /// Parts of the time.
+    /// Number of parts of the time.
     pub parts: usize,
-    /// Begin of the first one, in nanoseconds since the recording began.
+    /// Begin of the first part, in nanoseconds since the recording began.
     pub from_ns: u64,
-    /// How long each is.
+    /// Length of a part, in nanoseconds.
     pub part_ns: u64,
-    /// CPU of each thread in each part, −1 where it made no access.
+    /// CPU of each thread in each part; −1 without accesses.
     pub cpus: Vec<Vec<i64>>,
-    /// Accesses, `[CPU's node][page's node]`, by position from 1; 0 is unknown.
+    /// Accesses, `[CPU's node][page's node]`; positions start at 1, and 0 is unknown.
     pub traffic: Vec<Vec<f64>>,
-    /// What each node's memory served, `[part][node]`; accesses whose CPU's or page's node is unknown are not in it.
+    /// Accesses that each node's memory served, `[part][node]`, without accesses whose CPU's or page's node is unknown.
     pub memory: Vec<Vec<Served>>,
 }
 
 impl Timeline {
-    /// Of some ticks of the recording's time, in so many parts.
+    /// An empty timeline of some ticks, in `parts` parts.
     pub(crate) fn new(scale: &Scale, ticks: &Range<u32>, parts: usize) -> Self {
         let threads = scale.thread_slots.len().min(THREADS_MAX);
         Self {
@@ -103,7 +103,7 @@ impl Timeline {
         }
     }
 
-    /// Adds a batch, and its points.
+    /// Adds a batch and its points.
     pub(crate) fn add(&mut self, scale: &Scale, batch: &AccessBatch, points: &[Point]) {
         for row in 0..batch.len() {
             let since_ns = batch.time_ns[row].saturating_sub(scale.begin_ns);
@@ -131,13 +131,13 @@ impl Timeline {
         }
     }
 
-    /// The part of a time since the recording began.
+    /// Part that contains a time since the recording began.
     fn part(&self, since_ns: u64) -> usize {
         let part = since_ns.saturating_sub(self.from_ns) / self.part_ns;
         (part as usize).min(self.parts - 1)
     }
 
-    /// Adds an access whose CPU and page have a node.
+    /// Adds an access whose CPU's and page's nodes are known.
     fn serve(&mut self, scale: &Scale, point: &Point) {
         let part = self.part(u64::from(point.tick) * scale.tick_ns);
         let nodes = self.memory.len() / self.parts;
@@ -156,15 +156,15 @@ impl Timeline {
         }
     }
 
-    /// Adds what another saw, whose parts may be others: each of its parts goes to those that it lies in, by its share of
-    /// time in them.
+    /// Adds another timeline, whose parts may differ. Each of its parts is divided among the parts that it overlaps, by
+    /// the share of time.
     pub(crate) fn append(&mut self, other: &Self) {
         for part in 0..other.parts {
             let begin_ns = other.from_ns + part as u64 * other.part_ns;
             let end_ns = begin_ns + other.part_ns;
             self.append_votes(other, part, self.part(begin_ns + other.part_ns / 2));
             for mine in self.part(begin_ns)..=self.part(end_ns - 1) {
-                // The first and the last part have what lies before and behind them, too.
+                // The first and the last part also get the time before and after this timeline.
                 let from_ns = match mine {
                     0 => begin_ns,
                     _ => begin_ns.max(self.from_ns + mine as u64 * self.part_ns),
@@ -207,7 +207,7 @@ impl Timeline {
         }
     }
 
-    /// For the page.
+    /// The timeline for the page.
     pub fn form(&self) -> TimelineForm {
         let cpu = |vote: &Vote| match vote.lead {
             0 => -1,
@@ -242,7 +242,7 @@ mod tests {
     use crate::space::Space;
 
     proptest! {
-        /// Who has more than half of the votes wins, in whatever parts they are counted.
+        /// A CPU with more than half of the votes wins, even if the votes are counted in several parts.
         #[test]
         fn a_majority_wins(cpus in prop::collection::vec(0..3u32, 1..60), cut in any::<prop::sample::Index>()) {
             let majority = (0..3u32).find(|cpu| {
@@ -272,7 +272,7 @@ mod tests {
             fine.memory[2 * part].local = 10.0;
             fine.votes[part] = Vote { cpu: 3, lead: 1 };
         }
-        // Parts of 75 ns have seven and a half of those of 10 ns each.
+        // A part of 75 ns contains seven and a half parts of 10 ns.
         let mut whole = Timeline::new(&scale, &(0..1200), 16);
         whole.append(&fine);
         let local: Vec<f64> = whole
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(local[..5], [75.0, 75.0, 75.0, 75.0, 0.0]);
         let cpus = &whole.form().cpus[0];
         assert_eq!(cpus[..5], [3, 3, 3, 3, -1]);
-        // What begins before the first part is the first part's.
+        // Time before the first part counts for the first part.
         let mut later = Timeline::new(&scale, &(100..1200), 11);
         later.append(&fine);
         assert_eq!(later.form().memory[0][0].local, 200.0);
@@ -299,7 +299,8 @@ mod tests {
         );
     }
 
-    /// A thread for every step is one thread, as in reports: each had a colour, and only the first was drawn where threads ran.
+    /// Threads that a program creates for every step count as one thread, as in reports. Each had a colour of its own
+    /// before, and the timeline showed only the first.
     #[test]
     fn threads_that_are_created_anew_have_one_colour() {
         let tables = Tables {

@@ -13,18 +13,18 @@ pub const BLOCK_HEADER_BYTES: usize = 16;
 /// Bytes of a block, header included.
 pub const BLOCK_BYTES: usize = 16 * 1024;
 
-/// The allocation is a sample: its weight says how many allocations it stands for. A small one lives in nearpage's own
-/// address range, a large one where the allocator put it.
+/// The allocation is a sample; its weight is the number of allocations that it stands for. A small sample is in
+/// nearpage's own address range, a large one where the allocator put it.
 pub const FLAG_SAMPLED: u16 = 1;
 /// The record is one half of a `realloc` or `mremap`.
 pub const FLAG_REALLOCATED: u16 = 2;
 /// The memory was zeroed by the allocator (`calloc`).
 pub const FLAG_ZEROED: u16 = 4;
-/// The stack was left out because the unwinding budget was spent: the call site, if there is one, is
-/// the innermost frame alone.
+/// The stack was left out because the unwinding budget was spent. The call site, if any, is then the innermost frame
+/// alone.
 pub const FLAG_NO_STACK: u16 = 8;
 
-/// What a record says.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -67,20 +67,20 @@ pub const fn head(kind: Kind, words: u8, flags: u16, argument: u32) -> u64 {
     kind as u64 | (words as u64) << 8 | (flags as u64) << 16 | (argument as u64) << 32
 }
 
-/// One record, still in its log.
+/// One record, as a view of its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'log> {
-    /// What it says.
+    /// Kind of the record.
     pub kind: Kind,
     /// `FLAG_…` bits.
     pub flags: u16,
-    /// What it means depends on the kind: see the table above.
+    /// Argument, whose meaning depends on the kind: see the table above.
     pub argument: u32,
     words: &'log [u8],
 }
 
 impl Record<'_> {
-    /// Word `index` after word 0, or 0 where the record is shorter (an older writer).
+    /// Word `index` after word 0; 0 if the record is shorter (an older writer).
     pub fn word(&self, index: usize) -> u64 {
         self.words.get(index * 8..index * 8 + 8).map_or(0, |bytes| {
             u64::from_le_bytes(bytes.try_into().unwrap_or_default())
@@ -92,25 +92,25 @@ impl Record<'_> {
         self.words.len() / 8
     }
 
-    /// Has the record no word but word 0?
+    /// Whether the record has only word 0.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 }
 
-/// The records of one block's committed bytes. Ends at the first malformed one.
+/// The records of one block's committed bytes. Ends at the first malformed record.
 #[derive(Clone, Debug)]
 pub struct Records<'log> {
     bytes: &'log [u8],
 }
 
 impl<'log> Records<'log> {
-    /// `committed` is what follows a block's header, cut to its committed length.
+    /// Reads `committed`: the bytes after a block's header, cut to the committed length.
     pub fn new(committed: &'log [u8]) -> Self {
         Self { bytes: committed }
     }
 
-    /// Bytes not read, either because they come next or because they are malformed.
+    /// Number of bytes that are not read yet, or are malformed.
     pub fn rest(&self) -> usize {
         self.bytes.len()
     }

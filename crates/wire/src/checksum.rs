@@ -1,4 +1,4 @@
-//! CRC-32 (IEEE 802.3), eight bytes at a step: a closed block of a log costs a few microseconds.
+//! CRC-32 (IEEE 802.3), eight bytes at a step: closing a block of a log takes a few microseconds.
 
 const TABLES: [[u32; 256]; 8] = tables();
 

@@ -11,34 +11,34 @@
 //! A reader checks magic, version, page sizes and that every table lies inside the file; a rule that
 //! points outside a table is ignored and named in the summary.
 //!
-//! What a process did with its section is said in a line of JSON, appended to the file of
-//! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
+//! Each process appends a line of JSON about its section to the file of `NEARPAGE_SUMMARY`; the preload library's
+//! `place/summary.rs` specifies the line.
 
 /// First eight bytes; the last is the version.
 pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x09";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
 
-/// Phases of a section that are carried out: each costs a process tables of its own, and every allocation a look at
-/// its rules.
+/// Most phases of a section that are carried out. Each phase costs a process tables of its own, and every allocation a
+/// look at the phase's rules.
 pub const PHASES_MAX: usize = 4;
 
-/// Flag of a header: say at exit what was placed, appended to the file of `NEARPAGE_SUMMARY`.
+/// Flag of a header: at exit, append a summary of the placement to the file of `NEARPAGE_SUMMARY`.
 pub const FLAG_SUMMARY: u32 = 1;
 
-/// How pages come to their nodes.
+/// How pages get to their nodes.
 pub mod mechanism {
-    /// The library sets memory policies, and moves pages that are there already.
+    /// The library sets memory policies, and moves pages that exist already.
     pub const BIND: u32 = 0;
-    /// A thread on each node touches the pages of its node before anyone else does.
+    /// A thread on each node touches the pages of its node before any other thread does.
     pub const TOUCH: u32 = 1;
 }
 
-/// Where a table is.
+/// Place of a table in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Table {
-    /// Offset of its first entry.
+    /// Offset of the first entry.
     pub offset: u32,
     /// Number of entries.
     pub count: u32,
@@ -55,15 +55,15 @@ pub struct Header {
     pub page_bytes: u32,
     /// Granularity where transparent or explicit huge pages are in use.
     pub huge_page_bytes: u32,
-    /// Mappings that placement may add to a process; beyond it pieces are coarsened.
+    /// Most mappings that placement may add to a process; beyond this number, pieces are coarsened.
     pub mappings_max: u32,
     /// One of [`mechanism`].
     pub mechanism: u32,
-    /// `touch`: pages that are touched at the most in a process at a time, those of freed objects not counted.
-    /// None are while less than twice as much memory is available.
+    /// `touch`: most pages of living objects that are touched in a process. No pages are touched while less than twice
+    /// this amount of memory is available.
     pub touch_pages_max: u64,
-    /// `touch`: heap allocations gathered before the nodes are visited; 1 visits at once. A group
-    /// that is not full is visited when a thread is created.
+    /// `touch`: number of heap allocations gathered before the nodes are visited; 1 visits at once. A group that is not
+    /// full is visited when a thread is created.
     pub touch_group: u32,
     /// [`FLAG_SUMMARY`].
     pub flags: u32,
@@ -93,21 +93,21 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Section {
-    /// Module index of the executable; [`NONE`]: any process of the run.
+    /// Module index of the executable; [`NONE`] for any process of the run.
     pub executable: u32,
-    /// Rank ([`crate::RANK_VARIABLES`]); [`NONE`]: any.
+    /// Rank ([`crate::RANK_VARIABLES`]); [`NONE`] for any rank.
     pub rank: u32,
-    /// First rule and how many.
+    /// First rule, and number of rules.
     pub rules: [u32; 2],
-    /// First pin and how many.
+    /// First pin, and number of pins.
     pub pins: [u32; 2],
-    /// First phase and how many, [`PHASES_MAX`] at the most.
+    /// First phase, and number of phases, at most [`PHASES_MAX`].
     pub phases: [u32; 2],
 }
 
-/// Rules that hold from when a function of the program is first executed, before the section's: what they recognise
-/// moves to its place then. With [`placement::LEAVE`] it stays where it is. Those of the phase that began last come
-/// first.
+/// Rules that hold from the first execution of a function on, and come before the section's rules. Objects that the
+/// rules recognise then move to their new places; with [`placement::LEAVE`], they stay. The rules of the phase that
+/// began last come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Phase {
@@ -117,10 +117,10 @@ pub struct Phase {
     pub reserved: u32,
     /// Offset of the function (virtual address in the ELF file).
     pub offset: u64,
-    /// First rule and how many; no [`subject::UNMATCHED`] among them.
+    /// First rule, and number of rules; none is of [`subject::UNMATCHED`].
     pub rules: [u32; 2],
-    /// First pin and how many: the section's, in their order, with the CPUs that their threads have from then on; none:
-    /// threads stay where they are. Since version 5.
+    /// First pin, and number of pins: the section's pins in their order, with the CPUs that the threads have from then
+    /// on. Without pins, threads stay where they are. Since version 5.
     pub pins: [u32; 2],
 }
 
@@ -130,7 +130,7 @@ pub struct Phase {
 pub struct Module {
     /// GNU build-id, zero-padded.
     pub build_id: [u8; 32],
-    /// Its length; 0: compare `name` alone.
+    /// Length of the build-id; 0 to compare `name` alone.
     pub build_id_bytes: u32,
     /// File name without folders: offset and length in `names`.
     pub name: [u32; 2],
@@ -138,10 +138,10 @@ pub struct Module {
     pub reserved: u32,
 }
 
-/// Stands for the whole heap: no heap is longer.
+/// Size that stands for the whole heap, as no heap is longer.
 pub const BRK_HEAP_BYTES_MAX: u64 = 1 << 46;
 
-/// What a rule recognises.
+/// Objects that a rule recognises.
 pub mod subject {
     /// A static object: `module`, `offset` (virtual address in the ELF file), `size`.
     pub const STATIC: u32 = 1;
@@ -151,12 +151,11 @@ pub mod subject {
     pub const HEAP: u32 = 3;
     /// Any anonymous mapping of the program's own (`mmap`) within the size bounds.
     pub const MAPPING: u32 = 4;
-    /// Memory that no other rule places, by the memory policy of the process. INTERLEAVE, NODE or
-    /// LEAVE; the first such rule of a section counts. Since version 3.
+    /// Memory that no other rule places, by the memory policy of the process. The placement is INTERLEAVE, NODE or
+    /// LEAVE. The first such rule of a section counts. Since version 3.
     pub const UNMATCHED: u32 = 5;
-    /// Memory of the `brk` heap that no rule for an object places: `size` bytes from its start on
-    /// ([`super::BRK_HEAP_BYTES_MAX`]: all of it); the first such rule of a section counts, of a phase none. Since
-    /// version 6.
+    /// Memory of the `brk` heap that no rule for an object places: the first `size_bytes` bytes, or all of it with
+    /// [`super::BRK_HEAP_BYTES_MAX`]. The first such rule of a section counts; none of a phase does. Since version 6.
     pub const BRK_HEAP: u32 = 6;
 }
 
@@ -164,31 +163,31 @@ pub mod subject {
 pub mod placement {
     /// Round-robin by page over `nodes`.
     pub const INTERLEAVE: u32 = 1;
-    /// `nodes` are the owners' nodes in order: share k of the object (size ÷ count, at whole
-    /// pages) goes to nodes\[k\].
+    /// `nodes` are the owners' nodes in order: share k of the object (size ÷ number of nodes, at whole pages) goes to
+    /// nodes\[k\].
     pub const BLOCK: u32 = 2;
-    /// Pieces of `block_bytes`, dealt to `nodes` in order, over and over.
+    /// Pieces of `block_bytes`, which go to `nodes` in turn.
     pub const BLOCK_CYCLIC: u32 = 3;
-    /// All of it to nodes\[0\].
+    /// The whole object goes to nodes\[0\].
     pub const NODE: u32 = 4;
-    /// Explicit page runs in ascending order of `first_page`; pages between runs follow the run
-    /// before them, pages before the first run follow that one.
+    /// Explicit page runs in ascending order of `first_page`. Pages between runs go with the run before them; pages
+    /// before the first run go with the first run.
     pub const RUNS: u32 = 5;
     /// Interleave by `weights`.
     pub const WEIGHTED_INTERLEAVE: u32 = 6;
-    /// Left to first touch: recognised so that no later, wider rule takes it.
+    /// Left to first touch: the rule keeps later, wider rules from taking the object.
     pub const LEAVE: u32 = 7;
-    /// Rows of `block_bytes`, of which `nodes` has one node for each tile: `columns` for each share of the rows, from the
-    /// first share on. The rows that fit the object are divided into equal shares, and each row into equal columns. Since
-    /// version 8.
+    /// Tiles of an array with rows of `block_bytes`. The rows that fit the object are divided into equal shares, and
+    /// each row into `columns` equal columns. `nodes` has a node for each tile: `columns` nodes for each share of the
+    /// rows, from the first share on. Since version 8.
     pub const TILES: u32 = 8;
 }
 
-/// The rule is the second, weaker key of a rebuilt program: its use is reported.
+/// The rule is the second, weaker key for a rebuilt program; its use is reported.
 pub const RULE_WEAK: u32 = 1;
-/// The rule's objects are left to first touch until the process creates its second thread, and moved to
-/// their places then; those that come later are placed at their allocation. Since version 2. Of
-/// [`subject::UNMATCHED`]: the process has its policy from then on.
+/// The rule's objects are left to first touch until the process creates its second thread, and are then moved to their
+/// places. Later objects are placed when they are allocated. For [`subject::UNMATCHED`], the process has the policy
+/// from then on. Since version 2.
 pub const RULE_LATER: u32 = 2;
 
 /// Recognises objects and says where their pages go. The first rule that fits wins.
@@ -201,48 +200,50 @@ pub struct Rule {
     pub placement: u32,
     /// [`RULE_WEAK`], [`RULE_LATER`].
     pub flags: u32,
-    /// Number that the summary reports it under; [`NONE`]: not at all.
+    /// Number under which the summary reports the rule; [`NONE`] for no report.
     pub number: u32,
     /// STATIC: module index.
     pub module: u32,
-    /// CALL_SITE: the allocating thread's creation order in its process; [`NONE`]: any.
+    /// CALL_SITE: order of creation of the allocating thread in its process; [`NONE`] for any thread.
     pub thread: u32,
-    /// CALL_SITE: first and last order of the allocation among those of this call site, size range
-    /// and thread, from 0. `[0, NONE]`: any.
+    /// CALL_SITE: first and last number of the allocation, from 0, among those of this call site, size range and
+    /// thread. `[0, NONE]` for any.
     pub order: [u32; 2],
     /// STATIC: virtual address in the ELF file.
     pub offset: u64,
-    /// STATIC, BRK_HEAP: bytes. CALL_SITE: bytes of the object the plan was made from.
+    /// STATIC, BRK_HEAP: bytes. CALL_SITE: bytes of the object from which the plan was made.
     pub size_bytes: u64,
     /// CALL_SITE, HEAP, MAPPING: least and greatest size in bytes.
     pub size_bounds_bytes: [u64; 2],
-    /// CALL_SITE: first frame and how many; compared innermost first against the stack without
+    /// CALL_SITE: first frame, and number of frames; compared innermost first with the stack without
     /// frames of runtime modules ([`crate::is_runtime_module`]).
     pub frames: [u32; 2],
     /// BLOCK_CYCLIC: bytes of one piece. TILES: bytes of a row.
     pub block_bytes: u64,
-    /// First entry in `nodes` and how many.
+    /// First entry in `nodes`, and number of entries.
     pub nodes: [u32; 2],
-    /// RUNS: first run and how many.
+    /// RUNS: first run, and number of runs.
     pub runs: [u32; 2],
-    /// WEIGHTED_INTERLEAVE: first weight and how many.
+    /// WEIGHTED_INTERLEAVE: first weight, and number of weights.
     pub weights: [u32; 2],
-    /// CALL_SITE: of the numbers in `order` it takes those that leave the first when divided by the second. `[0, 1]`: all.
+    /// CALL_SITE: of the numbers in `order`, the rule takes those that leave the first value when divided by the
+    /// second. `[0, 1]` for all.
     pub turn: [u32; 2],
-    /// TILES: tiles in a row; `nodes` has a multiple of them.
+    /// TILES: number of tiles in a row, which divides the number of `nodes`.
     pub columns: u32,
-    /// CALL_SITE: not 0: `turn` is a share of the numbers instead, of which there were so many when the plan was made. All
-    /// rules of one decision follow each other in order of their shares. Where there are others when the process creates its
-    /// second thread, the objects are dealt anew. Since version 9.
+    /// CALL_SITE: if not 0, `turn` is a share of the numbers instead, and this is their count when the plan was made.
+    /// All rules of one decision follow each other in order of their shares. If the count is another one when the
+    /// process creates its second thread, the objects are divided anew. Since version 9.
     pub objects: u32,
 }
 
-/// The share that has an object's number, of `shares` equal ones of `objects` objects; the last one has what is beyond.
+/// Share that contains object `number` if `objects` objects are divided into equal `shares`; the last share also has
+/// all numbers beyond.
 pub const fn share_of_object(number: u32, objects: u32, shares: u32) -> u32 {
     if objects == 0 || shares == 0 {
         return 0;
     }
-    // By the ends of shares as arrays have them: share k begins with number k * objects / shares.
+    // Shares are divided as those of arrays: share k begins with number k * objects / shares.
     let (number, objects, shares) = (number as u64, objects as u64, shares as u64);
     let share = ((number + 1) * shares - 1) / objects;
     let last = shares - 1;
@@ -254,12 +255,12 @@ pub const fn share_of_object(number: u32, objects: u32, shares: u32) -> u32 {
 }
 
 impl Rule {
-    /// Does it take some of the objects of its call site alone, by their numbers?
+    /// Whether the rule takes only some of the objects of its call site, by their numbers.
     pub fn is_numbered(&self) -> bool {
         self.order != [0, NONE] || self.turn != [0, 1] || self.objects != 0
     }
 
-    /// Does it take the object of this number?
+    /// Whether the rule takes the object with this number.
     pub fn takes_number(&self, number: u32) -> bool {
         let [first, last] = self.order;
         let [turn, count] = self.turn;
@@ -281,7 +282,7 @@ pub struct FrameRange {
     pub reserved: u32,
     /// Lowest offset (virtual address in the ELF file).
     pub low: u64,
-    /// Highest. A module that was rebuilt is matched by 0 to `u64::MAX`.
+    /// Highest offset. For a module that was rebuilt, the range is 0 to `u64::MAX`.
     pub high: u64,
 }
 
@@ -289,7 +290,7 @@ pub struct FrameRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Run {
-    /// First page, from the page that holds the object's first byte.
+    /// First page, counted from the page that holds the object's first byte.
     pub first_page: u64,
     /// Number of pages.
     pub pages: u32,
@@ -297,13 +298,13 @@ pub struct Run {
     pub node: u32,
 }
 
-/// A node's part in a weighted interleave.
+/// A node's share in a weighted interleave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Weight {
     /// Node.
     pub node: u32,
-    /// Pages in a row, at least 1.
+    /// Number of consecutive pages, at least 1.
     pub pages: u32,
 }
 
@@ -311,11 +312,11 @@ pub struct Weight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Pin {
-    /// Module index of the start routine; [`NONE`]: threads are counted whatever they start
-    /// (`--threads` without a plan, and the main thread).
+    /// Module index of the start routine; [`NONE`] counts threads with any start routine (`--threads` without a plan,
+    /// and the main thread).
     pub module: u32,
-    /// Number among the threads with that start routine, in order of creation; with `module`
-    /// [`NONE`] among all threads of the process, of which the main thread is 0.
+    /// Number among the threads with this start routine, in order of creation. With `module` [`NONE`], number among all
+    /// threads of the process, of which the main thread is 0.
     pub index: u32,
     /// Offset of the start routine (virtual address in the ELF file).
     pub offset: u64,

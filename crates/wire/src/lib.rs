@@ -1,11 +1,10 @@
 #![no_std]
-//! Byte layouts that cross a process boundary: the allocation log and the samples that the preload
-//! library writes inside other people's programs, and the compact form of a plan, which it reads
-//! there.
+//! Byte layouts that cross a process boundary, such as the allocation log and the samples that the preload library
+//! writes inside other people's programs, and the compact form of a plan that the library reads there.
 //!
-//! This crate is all that the preload library and the tracer know of nearpage. It has no
-//! dependencies, allocates nothing and does no I/O; every layout stands, word by word, at the top
-//! of the module that defines it, next to the version number that a change must bump.
+//! This crate is all that the preload library and the tracer know of nearpage. It has no dependencies, allocates
+//! nothing and does no I/O. Every layout is specified word by word at the top of the module that defines it, next to
+//! the version number that a change must bump.
 //!
 //! ```
 //! use nearpage_wire::allocation_log::{Kind, Records, head};
@@ -34,8 +33,8 @@ pub mod tracer_setup;
 /// Environment variable: folder that the preload library writes allocation-log segments to.
 /// Absent: nothing is logged.
 pub const LOG_DIRECTORY_VARIABLE: &str = "NEARPAGE_LOG";
-/// Environment variable: path of the file that takes what the preload library has to say to people
-/// ([`messages`]). Absent: it says nothing.
+/// Environment variable: path of the file for the preload library's messages to people ([`messages`]). Absent: the
+/// library says nothing.
 pub const MESSAGES_VARIABLE: &str = "NEARPAGE_MESSAGES";
 /// Environment variable: path of a compact plan. Absent: nothing is placed.
 pub const PLAN_VARIABLE: &str = "NEARPAGE_PLAN";
@@ -45,29 +44,26 @@ pub const SUMMARY_VARIABLE: &str = "NEARPAGE_SUMMARY";
 /// `set_mempolicy` has it: the mode in decimal, a colon, and the nodes in decimal between commas
 /// (`3:0,1`). Absent: the default.
 pub const POLICY_VARIABLE: &str = "NEARPAGE_POLICY";
-/// Environment variable: mean number of bytes between two sampled small allocations; `1` logs all,
-/// of whatever size and rate.
+/// Environment variable: mean number of bytes between two sampled small allocations; `1` logs every allocation.
 pub const SMALL_SAMPLE_BYTES_VARIABLE: &str = "NEARPAGE_SMALL_SAMPLE_BYTES";
-/// Environment variable: nanoseconds that a process may unwind stacks for, beside a share of the
-/// elapsed time; 50 ms when absent.
+/// Environment variable: nanoseconds that a process may unwind stacks for, in addition to a share of the elapsed time;
+/// 50 ms when absent.
 pub const UNWINDING_VARIABLE: &str = "NEARPAGE_UNWINDING_NS";
 /// Environment variable: bytes of allocation log that one process may write; 1 GiB when absent.
 pub const LOG_BYTES_MAX_VARIABLE: &str = "NEARPAGE_LOG_BYTES_MAX";
-/// Environment variable: folder in which the preload library puts samples of its own
-/// ([`samples`]). Absent: it takes none.
+/// Environment variable: folder for samples that the preload library itself takes ([`samples`]). Absent: it takes none.
 pub const SAMPLES_DIRECTORY_VARIABLE: &str = "NEARPAGE_SAMPLES";
-/// Environment variable: time between two of them, in nanoseconds of a thread's time in user mode.
+/// Environment variable: time between two such samples, in nanoseconds of a thread's time in user mode.
 pub const SAMPLE_PERIOD_VARIABLE: &str = "NEARPAGE_SAMPLE_PERIOD_NS";
-/// Environment variable: `monotonic` lets samples come by the wall clock, as often as asked for and
-/// in sleep too. That interrupts system calls: for benchmarks only.
+/// Environment variable: `monotonic` takes samples by the wall clock, as often as asked for and during sleep, too. This
+/// interrupts system calls: for benchmarks only.
 pub const SAMPLE_CLOCK_VARIABLE: &str = "NEARPAGE_SAMPLE_CLOCK";
-/// Environment variable: places in the ring of samples, a power of two.
+/// Environment variable: number of slots in the ring of samples, a power of two.
 pub const SAMPLE_SLOTS_VARIABLE: &str = "NEARPAGE_SAMPLE_SLOTS";
 /// Environment variable: `1` turns the preload library off.
 pub const DISABLE_VARIABLE: &str = "NEARPAGE_DISABLE";
 
-/// Environment variables in which MPI launchers number their processes; the first one that is set
-/// counts.
+/// Environment variables in which MPI launchers number their processes; the first variable that is set counts.
 pub const RANK_VARIABLES: [&str; 4] = [
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",
@@ -75,39 +71,39 @@ pub const RANK_VARIABLES: [&str; 4] = [
     "SLURM_PROCID",
 ];
 
-/// Allocations of this many bytes or more are each logged, except those of call sites that make
-/// short-lived ones at a high rate, which are sampled too.
+/// Each allocation of this many bytes or more is logged, except at call sites that make short-lived allocations at a
+/// high rate, which are sampled.
 pub const LARGE_ALLOCATION_BYTES: usize = 4096;
 
-/// An allocation of this many bytes or more is logged whatever its site does.
+/// Each allocation of this many bytes or more is logged, whatever its call site does.
 pub const EXACT_ALLOCATION_BYTES: usize = 1 << 20;
 
-/// Deepest stack kept of a call site, in frames, innermost first.
+/// Most frames of a call site that are kept, innermost first.
 pub const CALL_SITE_DEPTH_MAX: usize = 32;
 
-/// Is this one of nearpage's libraries, by file name? What is in it is none of the program's.
+/// Whether this is one of nearpage's libraries, by file name, whose contents are not the program's.
 pub fn is_own_module(file_name: &[u8]) -> bool {
     file_name.starts_with(b"libnearpage")
 }
 
-/// Is anonymous memory with this protection what the preload library keeps? It may be written and is not said to be
-/// readable, as nobody else's.
+/// Whether anonymous memory with this protection belongs to the preload library: it is writable without being readable,
+/// as no other memory is.
 pub fn is_own_memory(protection: u32) -> bool {
     const READ_WRITE_EXECUTE: u32 = 7;
     const WRITE: u32 = 2;
     protection & READ_WRITE_EXECUTE == WRITE
 }
 
-/// Is this the name of a function or object as a compiler of C++ or Rust encodes it? A demangler takes others for the
-/// encoding of a type: an array `n` in C would be `__int128`.
+/// Whether this is the name of a function or object as a compiler of C++ or Rust encodes it. A demangler takes other
+/// names for the encoding of a type: an array `n` in C would be `__int128`.
 pub fn is_mangled(name: &str) -> bool {
     ["_Z", "__Z", "_R", "_GLOBAL_"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// Is this a module (by file name) whose frames say nothing about *which* object is allocated:
-/// the C and C++ runtimes, allocators, the loader, the OpenMP and thread runtimes, and nearpage itself?
+/// Whether frames of this module (by file name) say nothing about *which* object is allocated: the C and C++ runtimes,
+/// allocators, the loader, the OpenMP and thread runtimes, and nearpage itself.
 ///
 /// Call sites are compared without such frames, so that a plan survives an update of the C library.
 pub fn is_runtime_module(file_name: &[u8]) -> bool {
@@ -131,8 +127,8 @@ pub fn is_runtime_module(file_name: &[u8]) -> bool {
     is_own_module(file_name) || PREFIXES.iter().any(|prefix| file_name.starts_with(prefix))
 }
 
-/// Is this a module (by file name) whose functions allocate on behalf of their caller: allocators, the runtimes of C and
-/// C++, and nearpage itself? The loader and OpenMP runtimes allocate for themselves.
+/// Whether functions of this module (by file name) allocate on behalf of their caller: allocators, the runtimes of C
+/// and C++, and nearpage itself. The loader and OpenMP runtimes allocate for themselves.
 pub fn is_allocator_module(file_name: &[u8]) -> bool {
     const FOR_THEMSELVES: [&[u8]; 7] = [
         b"ld-",
@@ -149,8 +145,8 @@ pub fn is_allocator_module(file_name: &[u8]) -> bool {
             .any(|prefix| file_name.starts_with(prefix))
 }
 
-/// Is this a function, demangled, of the standard library of C++ or Rust? Much of them is templates, which lie in the
-/// program's own module, and which allocate for whoever called them.
+/// Whether this demangled name is a function of the standard library of C++ or Rust. Many of these are templates, which
+/// lie in the program's own module and allocate for their caller.
 pub fn is_runtime_function(name: &str) -> bool {
     const NAMESPACES: [&str; 4] = ["std::", "__gnu_cxx::", "core::", "alloc::"];
     let is_runtime = |path: &str| NAMESPACES.iter().any(|space| path.starts_with(space));
@@ -165,7 +161,7 @@ pub fn is_runtime_function(name: &str) -> bool {
     name.starts_with("operator new") || is_runtime(without_return_type(name))
 }
 
-/// A demangled name of C++ from the function's own name on: a template's name has what it returns before that.
+/// A demangled name of C++ from the function's own name on; names of templates begin with the return type.
 pub fn without_return_type(name: &str) -> &str {
     let mut depth = 0;
     let mut start = 0;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Name of the file, beside what else a recorder gives to the program.
+/// Name of the file, in the folder that a recorder gives to the program.
 pub const FILE_NAME: &str = "messages";
 /// First eight bytes of the file; the last is the version.
 pub const MAGIC: [u8; 8] = *b"NPLINES\x01";
@@ -10,26 +10,26 @@ pub const MAGIC: [u8; 8] = *b"NPLINES\x01";
 pub const FILE_BYTES: usize = 32 << 10;
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 512;
-/// Where the text stands in a slot.
+/// Offset of the text in a slot.
 pub const TEXT_OFFSET: usize = 12;
 /// Bytes of text in a slot.
 pub const TEXT_BYTES_MAX: usize = SLOT_BYTES - TEXT_OFFSET;
-/// Lines for which there is room; the first slot is the header's.
+/// Most lines; the first slot is the header's.
 pub const LINES_MAX: usize = FILE_BYTES / SLOT_BYTES - 1;
-/// Where the number of lines stands.
+/// Offset of the number of lines.
 pub const COUNT_OFFSET: usize = 8;
 
-/// Words of a file that is mapped.
+/// Number of 32-bit words in the file.
 pub const FILE_WORDS: usize = FILE_BYTES / 4;
 
-/// Leaves a line of process `pid`, by stores alone. `ends_log`: as [`Line::ends_log`].
+/// Writes a line of process `pid` with nothing but atomic operations; `ends_log` is [`Line::ends_log`].
 pub fn leave(file: &[AtomicU32; FILE_WORDS], pid: u32, text: &[u8], ends_log: bool) {
     let text = text.get(..TEXT_BYTES_MAX).unwrap_or(text);
     let [header, slots @ ..] = file.as_chunks::<{ SLOT_BYTES / 4 }>().0 else {
         return;
     };
     let count = &header[COUNT_OFFSET / 4];
-    // A slot is written by whoever counted up to it.
+    // The writer that counts up to a slot owns the slot.
     let number = count.fetch_add(1, Ordering::Relaxed) as usize;
     let Some([length, process, ends, words @ ..]) = slots.get(number) else {
         return;
@@ -44,12 +44,12 @@ pub fn leave(file: &[AtomicU32; FILE_WORDS], pid: u32, text: &[u8], ends_log: bo
     length.store((text.len() as u32).to_le(), Ordering::Release);
 }
 
-/// What a process says.
+/// A line from a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'file> {
-    /// The process, as it knows itself.
+    /// Process id, as the process sees it.
     pub pid: u32,
-    /// The text says why it has no allocation log, or none from then on.
+    /// Whether the text says why the process has no allocation log, or none from then on.
     pub ends_log: bool,
     /// The line that people read.
     pub text: &'file [u8],
@@ -76,7 +76,7 @@ pub fn lines(file: &[u8]) -> impl Iterator<Item = Line<'_>> {
         })
 }
 
-/// How many lines found no slot.
+/// Number of lines that found no slot.
 pub fn lost(file: &[u8]) -> usize {
     (number(file, COUNT_OFFSET) as usize).saturating_sub(LINES_MAX)
 }

@@ -1,13 +1,12 @@
-//! The arithmetic of placement: which pages of an object go where. Nothing here has side effects.
+//! The arithmetic of placement: which pages of an object go to which node. Nothing here has side effects.
 //!
 //! # Which pages belong to an object
-//! Boundaries, those of the object and those between its pieces, move to the nearest page boundary;
-//! exactly half-way they move down. So a page goes with whatever covers the larger part of it, and a
-//! neighbour that has most of a page keeps it. Boundaries between pieces move to the nearest
-//! boundary of the placement unit instead, which is the huge page where those are in use; the
-//! object's ends stay at ordinary pages, so that no more of its neighbours is touched.
+//! Boundaries of the object, and between its pieces, move to the nearest page boundary; exactly half-way they move
+//! down. A page thus goes with the piece that covers its larger part, and a neighbour that has most of a page keeps the
+//! page. Boundaries between pieces move to the nearest boundary of the placement unit instead, which is the huge page
+//! where huge pages are in use. The object's ends stay at ordinary pages, so that less of its neighbours is touched.
 //!
-//! An object of less than two pages is left alone: at best one page would be its own.
+//! An object of less than two pages is left alone, as at best one page would be its own.
 
 mod tiles;
 
@@ -15,13 +14,13 @@ pub use tiles::Tiles;
 
 use crate::compact_plan::{Rule, Run, Weight, placement};
 
-/// Nodes above this number are not placed on (Linux knows at most 1024).
+/// Nodes from this number on are not placed on (Linux has at most 1024).
 pub const NODES_MAX: usize = 1024;
 
-/// A set of nodes in the layout that memory policy calls take.
+/// A set of nodes in the layout of memory policy calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSet {
-    /// Bit n of the whole is node n.
+    /// Bit n of all words together is node n.
     pub words: [u64; NODES_MAX / 64],
 }
 
@@ -31,21 +30,21 @@ impl NodeSet {
         words: [0; NODES_MAX / 64],
     };
 
-    /// One node.
+    /// A set of one node.
     pub fn of(node: u32) -> Self {
         let mut set = Self::EMPTY;
         set.insert(node);
         set
     }
 
-    /// Adds a node; numbers that no kernel has are left out.
+    /// Adds a node; numbers from [`NODES_MAX`] on are ignored.
     pub fn insert(&mut self, node: u32) {
         if let Some(word) = self.words.get_mut(node as usize / 64) {
             *word |= 1 << (node % 64);
         }
     }
 
-    /// Is the node in the set?
+    /// Whether the node is in the set.
     pub fn contains(&self, node: u32) -> bool {
         self.words
             .get(node as usize / 64)
@@ -63,7 +62,7 @@ impl NodeSet {
         for (index, word) in self.words.iter().enumerate() {
             let here = word.count_ones() as usize;
             if left < here {
-                // Without the lowest `left` bits, the lowest is the one.
+                // Without the lowest `left` bits, the lowest set bit is the result.
                 let rest = (0..left).fold(*word, |rest, _| rest & rest.wrapping_sub(1));
                 return Some(index as u32 * 64 + rest.trailing_zeros());
             }
@@ -81,13 +80,13 @@ impl NodeSet {
         both
     }
 
-    /// Has the set no node?
+    /// Whether the set has no node.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 }
 
-/// Where the pages of an object go, its tables resolved: [`crate::compact_plan::placement`].
+/// Where the pages of an object go, with tables resolved; see [`crate::compact_plan::placement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern<'plan> {
     /// Round-robin by page over all nodes of the set.
@@ -98,9 +97,9 @@ pub enum Pattern<'plan> {
     BlockCyclic(&'plan [u16], u64),
     /// Tiles of an array of rows.
     Tiles(Tiles<'plan>),
-    /// All of it to one node.
+    /// The whole object on one node.
     Node(u32),
-    /// Runs in ascending order, in pages of so many bytes from the page of the first byte.
+    /// Runs in ascending order, and the size of their pages in bytes; pages count from that of the first byte.
     Runs(&'plan [Run], u64),
     /// Consecutive pages for each node by its weight, over and over.
     Weighted(&'plan [Weight]),
@@ -108,7 +107,7 @@ pub enum Pattern<'plan> {
     Leave,
 }
 
-/// The tables of a compact plan that patterns are in.
+/// Tables of a compact plan that patterns refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct PatternTables<'plan> {
     /// Node sequences.
@@ -127,7 +126,7 @@ pub fn part<T>(table: &[T], [first, count]: [u32; 2]) -> Option<&[T]> {
 }
 
 impl<'plan> Pattern<'plan> {
-    /// Where the objects of a rule go; `None` if the rule is not sound.
+    /// Pattern of a rule's objects; `None` if the rule is invalid.
     pub fn of(rule: &Rule, tables: &PatternTables<'plan>) -> Option<Self> {
         let nodes = || part(tables.nodes, rule.nodes).filter(|nodes| !nodes.is_empty());
         Some(match rule.placement {
@@ -186,7 +185,7 @@ impl Pattern<'_> {
         set
     }
 
-    /// The only node of a pattern that names no other.
+    /// The only node of a pattern that names no other node.
     fn single(&self) -> Option<u32> {
         let (first, alike) = match self {
             Self::Interleave(nodes)
@@ -207,12 +206,12 @@ impl Pattern<'_> {
             ),
             Self::Leave => return None,
         };
-        // MPOL_INTERLEAVE over one node says the same as MPOL_PREFERRED on it, but shows the plan.
+        // MPOL_INTERLEAVE over one node has the effect of MPOL_PREFERRED on it, but shows the plan.
         (alike && !matches!(self, Self::Interleave(_))).then_some(first)
     }
 }
 
-/// An object in memory, and the units its pages are placed in.
+/// An object in memory, and the units in which its pages are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// First byte.
@@ -226,7 +225,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// First and last byte (exclusive) of the pages that belong to the object; none where it is
+    /// First address, and address after the last, of the pages that belong to the object; `None` if the object is
     /// smaller than two pages.
     pub fn pages(&self) -> Option<(usize, usize)> {
         if self.size_bytes < 2 * self.page_bytes {
@@ -241,7 +240,7 @@ impl Extent {
     }
 }
 
-/// The multiple of `unit` (a power of two) nearest to `address`, the lower one half-way.
+/// The multiple of `unit` (a power of two) nearest to `address`; the lower multiple half-way.
 fn nearest(address: usize, unit: usize) -> Option<usize> {
     let low = address & !(unit - 1);
     if address - low <= unit / 2 {
@@ -251,7 +250,7 @@ fn nearest(address: usize, unit: usize) -> Option<usize> {
     }
 }
 
-/// Where the pages of one piece go.
+/// Target of the pages of one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// One node.
@@ -267,24 +266,23 @@ pub struct Piece {
     pub start: usize,
     /// Address after the last byte.
     pub end: usize,
-    /// Where they go.
+    /// Target of the pages.
     pub target: Target,
 }
 
-/// The pieces of an object in ascending order, without gaps or overlap, neighbours differing in
-/// target.
+/// The pieces of an object in ascending order, without gaps or overlap; neighbours have different targets.
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces<'plan> {
     extent: Extent,
     pattern: Pattern<'plan>,
-    /// Address of the next piece, and where the last one ends.
+    /// Address of the next piece, and end of the last piece.
     cursor: usize,
     end: usize,
     /// Number of the next raw piece, before rounding and merging.
     index: u64,
-    /// Pieces that may still be exact; the rest of the object is one interleaved piece.
+    /// Number of pieces that may still be exact; the remainder of the object is one interleaved piece.
     exact: u64,
-    /// Raw runs shorter than this join the one before them.
+    /// Raw runs shorter than this join the run before them.
     run_bytes_min: u64,
     /// Weighted patterns use rows this many times as long as their weights.
     scale: u64,
@@ -324,7 +322,7 @@ impl<'plan> Pieces<'plan> {
         }
     }
 
-    /// The pieces between two addresses, which are whole pages.
+    /// The pieces between two addresses, which are page boundaries.
     pub fn within(self, start: usize, end: usize) -> Self {
         Self {
             cursor: self.cursor.max(start),
@@ -333,16 +331,16 @@ impl<'plan> Pieces<'plan> {
         }
     }
 
-    /// Where the next piece begins, and where the last one ends.
+    /// Begin of the next piece, and end of the last piece.
     pub fn range(&self) -> (usize, usize) {
         (self.cursor, self.end)
     }
 
-    /// The object in at most `pieces_max` pieces (at least 1), and how many exact pieces were given up for that.
+    /// The object in at most `pieces_max` pieces (at least 1), and the number of exact pieces given up for this.
     ///
-    /// Short runs join the run before them, weighted patterns deal longer rows, and of every other
-    /// pattern the first pieces stay exact and the rest is interleaved over the pattern's nodes:
-    /// larger blocks would be just as wrong for every thread but its first.
+    /// Short runs join the run before them, and weighted patterns use longer rows. In every other pattern, the first
+    /// pieces stay exact, and the remainder is interleaved over the pattern's nodes: larger blocks would be just as
+    /// wrong for every thread but the first.
     pub fn at_most(self, pieces_max: u64) -> (Self, u64) {
         let pieces_max = pieces_max.max(1);
         let exact = self.count_up_to(pieces_max.saturating_add(1));
@@ -367,7 +365,7 @@ impl<'plan> Pieces<'plan> {
             }
             _ => {
                 fitted.exact = pieces_max - 1;
-                // Every exact piece but the kept ones; a block-cyclic pattern has one per block.
+                // Every exact piece except the kept ones; a block-cyclic pattern has one piece per block.
                 let all = match self.pattern {
                     Pattern::BlockCyclic(_, block) => {
                         ((self.end - self.cursor) as u64).div_ceil(block)

@@ -1,6 +1,6 @@
-//! Copies of files on every node: what `nearpage run --replicate` tells the preload library.
+//! Copies of files on every node: the table that `nearpage run --replicate` passes to the preload library.
 //!
-//! The table is in memory that both share (a memfd); [`VARIABLE`] names it by its path in `/proc`. All numbers
+//! The table is in memory that command and library share (a memfd); [`VARIABLE`] has its path in `/proc`. All numbers
 //! have the machine's byte order.
 //!
 //! | bytes | header |
@@ -10,27 +10,27 @@
 //! | 12–15 | number of entries |
 //! | 16–19 | process that has the copies open |
 //! | 20–23 | 0 |
-//! | 24–31 | processes that use copies; counted by them |
-//! | 32–39 | mappings that were made of copies instead |
+//! | 24–31 | number of processes that use copies; the processes count themselves |
+//! | 32–39 | number of mappings that were made of copies instead of files |
 //! | 40–47 | bytes of these mappings |
 //!
 //! | bytes | entry: one file on one node |
 //! | --- | --- |
 //! | 0–7 | device of the file as `/proc/PID/maps` has it: major << 32, minor |
-//! | 8–15 | number of the file there |
+//! | 8–15 | inode of the file there |
 //! | 16–23 | device as stat(2) has it (not the same on btrfs and overlays) |
-//! | 24–31 | number of the file there |
+//! | 24–31 | inode of the file there |
 //! | 32–39 | size in bytes |
 //! | 40–47 | last change, seconds since 1970 |
-//! | 48–55 | and nanoseconds |
+//! | 48–55 | last change, nanoseconds beyond the seconds |
 //! | 56–63 | device of the copy as `/proc/PID/maps` has it |
-//! | 64–71 | number of the copy there |
+//! | 64–71 | inode of the copy there |
 //! | 72–75 | node |
 //! | 76–79 | descriptor of the copy in the process that has it open |
 
 /// Environment variable with the path of the table.
 pub const VARIABLE: &str = "NEARPAGE_REPLICAS";
-/// How a table begins.
+/// First bytes of a table.
 pub const MAGIC: [u8; 8] = *b"NPREPLIC";
 /// Version of the layout above.
 pub const VERSION: u32 = 2;
@@ -38,36 +38,36 @@ pub const VERSION: u32 = 2;
 pub const HEADER_BYTES: usize = 48;
 /// Size of an entry.
 pub const ENTRY_BYTES: usize = 80;
-/// Where counters are: processes, mappings, bytes.
+/// Offsets of the counters: processes, mappings, bytes.
 pub const COUNTERS_AT: [usize; 3] = [24, 32, 40];
-/// Entries of a table, at most.
+/// Most entries of a table.
 pub const ENTRIES_MAX: usize = 1 << 16;
 
-/// A file on one node.
+/// The copy of a file on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Device and number of the file, as `/proc/PID/maps` has them.
+    /// Device and inode of the file, as in `/proc/PID/maps`.
     pub mapped: [u64; 2],
-    /// Device and number of the file, as stat(2) has them.
+    /// Device and inode of the file, as of stat(2).
     pub file: [u64; 2],
     /// Size in bytes.
     pub size: u64,
     /// Last change: seconds, nanoseconds.
     pub changed: [u64; 2],
-    /// Device and number of the copy, as `/proc/PID/maps` has them.
+    /// Device and inode of the copy, as in `/proc/PID/maps`.
     pub copy: [u64; 2],
-    /// Where the copy is.
+    /// Node of the copy.
     pub node: u32,
-    /// Its descriptor.
+    /// Descriptor of the copy, in the process that has it open.
     pub fd: u32,
 }
 
-/// A device as [`Entry::mapped`] has it.
+/// A device in the form of [`Entry::mapped`].
 pub fn device(major: u64, minor: u64) -> u64 {
     major << 32 | minor
 }
 
-/// A table's header; counters are 0.
+/// Header of a table, with counters of 0.
 pub fn header(pid: u32, entries: u32) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -77,8 +77,7 @@ pub fn header(pid: u32, entries: u32) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// The process that has the copies open, and how many entries follow; `None`: not a table, or one that
-/// is cut short.
+/// The process that has the copies open, and the number of entries; `None` if `table` is no table, or is cut short.
 pub fn read_header(table: &[u8]) -> Option<(u32, usize)> {
     let number = |at: usize| {
         let bytes = table.get(at..at + 4)?;
@@ -91,7 +90,7 @@ pub fn read_header(table: &[u8]) -> Option<(u32, usize)> {
 }
 
 impl Entry {
-    /// The bytes of the entry in a table.
+    /// Encodes the entry as in a table.
     pub fn to_bytes(&self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let words = [

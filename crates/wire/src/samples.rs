@@ -11,9 +11,8 @@ pub const REGISTERS: usize = 16;
 /// Most slots that a file has, 12 MiB.
 pub const SLOTS_MAX: usize = 1 << 16;
 
-/// The clock of the calling thread's time in user mode: `CPUCLOCK_VIRT` of thread 0, as
-/// `posix-timers_types.h` has it. It advances with the tick that found the thread there, which is
-/// why a timer on it expires just then.
+/// Clock of the calling thread's time in user mode: `CPUCLOCK_VIRT` of thread 0, as in `posix-timers_types.h`. The
+/// clock advances at the tick that finds the thread in user mode, so a timer on it expires just then.
 pub const THREAD_USER_CLOCK: i32 = !0 << 3 | 4 | 1;
 
 /// Offsets in the header.
@@ -50,7 +49,7 @@ pub mod slot {
     pub const THREAD_POINTER: usize = 176;
 }
 
-/// What a slot says.
+/// Kind of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -62,7 +61,7 @@ pub enum Kind {
     ThreadEnds = 3,
 }
 
-/// Why no more samples come.
+/// Why sampling stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum StopReason {
@@ -81,24 +80,24 @@ impl StopReason {
     }
 }
 
-/// The header, as the reader needs it.
+/// The fields of the header that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Process.
+    /// Process id.
     pub pid: u32,
-    /// Its parent.
+    /// Process id of the parent.
     pub parent_pid: u32,
-    /// When it began to be sampled.
+    /// CLOCK_MONOTONIC when sampling of the process began.
     pub start_ns: u64,
-    /// A power of two, at most [`SLOTS_MAX`].
+    /// Number of slots: a power of two, at most [`SLOTS_MAX`].
     pub slots: u32,
-    /// The process is a copy of its parent.
+    /// Whether the process is a forked copy of its parent.
     pub forked: bool,
 }
 
 impl Header {
-    /// Reads the first [`HEADER_BYTES`] of a file of `file_bytes`; `None` where they are none, or not
-    /// of this version, or the file is shorter than they say.
+    /// Parses the first [`HEADER_BYTES`] of a file of `file_bytes`. `None` if they are no header of this version, or if
+    /// the file is shorter than they say.
     pub fn parse(bytes: &[u8], file_bytes: u64) -> Option<Self> {
         let bytes = bytes.get(..HEADER_BYTES)?;
         let slots = u32_at(bytes, offset::SLOTS)?;
@@ -117,31 +116,31 @@ impl Header {
     }
 }
 
-/// What a slot holds.
+/// Contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// What it says.
+    /// Kind of the slot.
     pub kind: Kind,
-    /// Thread.
+    /// Thread id.
     pub tid: u32,
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// CPU the thread was on.
+    /// CPU that the thread was on.
     pub cpu: u32,
-    /// Periods before this one that were not sampled, the signal being blocked.
+    /// Number of periods before this one that were not sampled because the signal was blocked.
     pub missed: u32,
     /// Time that a sample stands for.
     pub period_ns: u64,
-    /// Where it was interrupted.
+    /// Address of the interrupted instruction.
     pub instruction: u64,
     /// AX BX CX DX SI DI BP SP R8–R15.
     pub registers: [u64; REGISTERS],
-    /// Base of FS.
+    /// Base address of FS.
     pub thread_pointer: u64,
 }
 
 impl Slot {
-    /// Reads a slot's bytes; `None` for what is no slot of any kind.
+    /// Parses a slot; `None` if the bytes are no slot of a known kind.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < SLOT_BYTES {
             return None;

@@ -1,8 +1,8 @@
-//! Which programs bring a sanitizer: its runtime insists on being the first library of the process, or takes memory for
-//! the program's that is not, so that such a program does not survive the preload library.
+//! Recognises programs that contain a sanitizer. Its runtime insists on being the first library of the process, or
+//! takes other memory for the program's, so that such a program does not survive the preload library.
 
-/// How the names begin that a program has of a sanitizer's runtime: the library, or a function of one that is linked
-/// into the program itself.
+/// Beginnings of the names by which a program refers to a sanitizer's runtime: the library, or a function of the
+/// runtime if it is linked into the program itself.
 const NAMES: [(&[u8], &str); 15] = [
     (b"libasan.so", "AddressSanitizer"),
     (b"libclang_rt.asan", "AddressSanitizer"),
@@ -21,10 +21,10 @@ const NAMES: [(&[u8], &str); 15] = [
     (b"__dfsan_init", "DataFlowSanitizer"),
 ];
 
-/// Longest of these, in bytes: what has to be looked at together where a table is read in pieces.
+/// Longest of these names, in bytes. A reader of a table in pieces must keep this much together.
 pub const NAME_BYTES_MAX: usize = 18;
 
-/// The sanitizer that a program's table of dynamic strings (`.dynstr`) names.
+/// The sanitizer named in a program's table of dynamic strings (`.dynstr`).
 pub fn named_in(strings: &[u8]) -> Option<&'static str> {
     strings.split(|byte| *byte == 0).find_map(|string| {
         let begins = |name: &&(&[u8], &str)| string.starts_with(name.0);

@@ -1,4 +1,4 @@
-//! What the tracer is told: a text file of one setting a line, a name and its words.
+//! Setup of the tracer: a text file with one setting per line, a name and its words.
 //!
 //! ```text
 //! nearpage tracer setup 1
@@ -6,8 +6,8 @@
 //! line_bytes 64
 //! l1_fetch 32768 2             bytes, ways
 //! l1_data 32768 2
-//! l2 524288 2                  private to each CPU, holds whatever its L1s hold
-//! l3 8388608 16                optional: one per node; does not hold all that the L2s hold
+//! l2 524288 2                  private to each CPU, contains all lines of its L1s
+//! l3 8388608 16                optional: one per node; does not contain all lines of the L2s
 //! tlb 64 64 8                  entries, ways, entries reserved for the kernel
 //! tlb_fetch 128 8 0            optional: one for fetches; otherwise `tlb` serves them too
 //! tlb_second 1536 12 0         optional
@@ -15,16 +15,16 @@
 //! thread_cpus 0 1 2 3          thread k of a process runs on CPU position thread_cpus[k mod length]
 //! thread_moves 2 5000000 3     optional: thread, virtual time of its process, CPU position, and so on
 //! quantum 10000                instructions that threads advance together
-//! sample_period 100000         mean references between two samples; 0: none
-//! keep_hits 0                  1: keep what L2 and L3 serve
-//! dependences 0                1: say of misses which earlier ones they wait for
+//! sample_period 100000         mean references between two samples; 0: no samples
+//! keep_hits 0                  1: keep hits of L2 and L3
+//! dependences 0                1: record on which earlier misses a miss depends
 //! from_mark 0                  1: nothing but first touches before nearpage_begin
 //! serial 0                     1: one reference at a time, each written to a log (for tests)
 //! ```
 //!
-//! The first line comes first, the others in any order, each at most once; those that are not
-//! optional must be there (`sample_period`, `keep_hits`, `dependences`, `from_mark` and `serial` are 0
-//! otherwise, and no thread moves). Sets, that is bytes ÷ line ÷ ways, are a power of two but for `l3`.
+//! The first line comes first, the others in any order, each at most once. Settings that are not optional must be
+//! present. `sample_period`, `keep_hits`, `dependences`, `from_mark` and `serial` are 0 by default, and no thread
+//! moves. Sets, that is bytes ÷ line ÷ ways, are a power of two except in `l3`.
 
 mod parse;
 
@@ -53,7 +53,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Sets, with lines of that size.
+    /// Number of sets, with lines of this size.
     pub const fn sets(&self, line_bytes: u32) -> u64 {
         self.bytes / (line_bytes as u64 * self.ways as u64)
     }
@@ -64,19 +64,19 @@ impl Cache {
 pub struct Tlb {
     /// Entries.
     pub entries: u32,
-    /// Ways; as many as entries: fully associative.
+    /// Ways; a fully associative TLB has as many as entries.
     pub ways: u32,
     /// Entries that the kernel keeps for itself, a multiple of the number of sets.
     pub reserved: u32,
 }
 
 impl Tlb {
-    /// Sets.
+    /// Number of sets.
     pub const fn sets(&self) -> u32 {
         self.entries / self.ways
     }
 
-    /// Ways that the program has.
+    /// Ways that the kernel leaves to the program.
     pub const fn usable_ways(&self) -> u32 {
         self.ways - self.reserved / self.sets()
     }
@@ -107,19 +107,19 @@ impl<'a> Positions<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moves<'a>(pub &'a str);
 
-/// A thread that goes on on another CPU.
+/// A thread's move to another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Order of creation, in every process.
+    /// The thread, by order of creation in every process.
     pub thread: u32,
-    /// Virtual time: it moves when a block begins at or after it.
+    /// Virtual time: the thread moves when a block begins at or after this time.
     pub instructions: u64,
     /// Position of the CPU.
     pub cpu: usize,
 }
 
 impl<'a> Moves<'a> {
-    /// The moves; none from the first that is not one on.
+    /// The moves before the first invalid one.
     pub fn iter(&self) -> impl Iterator<Item = Move> + use<'a> {
         let mut words = self.0.split_ascii_whitespace();
         core::iter::from_fn(move || {
@@ -137,7 +137,7 @@ impl<'a> Moves<'a> {
     }
 }
 
-/// What the tracer is told.
+/// Setup of the tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup<'a> {
     /// Bytes of a page, a power of two.
@@ -160,78 +160,78 @@ pub struct Setup<'a> {
     pub tlb_second: Option<Tlb>,
     /// Node of each CPU, by position.
     pub cpu_nodes: Positions<'a>,
-    /// CPU positions; thread k of a process runs on number k mod length.
+    /// CPU positions; thread k of a process runs on entry k mod length.
     pub thread_cpus: Positions<'a>,
-    /// Threads that go on on other CPUs.
+    /// Moves of threads to other CPUs.
     pub thread_moves: Moves<'a>,
-    /// Instructions that threads advance together.
+    /// Instructions of a quantum, in which threads advance together.
     pub quantum: u32,
-    /// Mean references between two samples; 0: none.
+    /// Mean references between two samples; 0 for no samples.
     pub sample_period: u32,
-    /// Keep what L2 and L3 serve.
+    /// Whether to keep hits of L2 and L3.
     pub keep_hits: bool,
-    /// Say of misses which earlier ones they wait for.
+    /// Whether to record on which earlier misses a miss depends.
     pub dependences: bool,
-    /// Nothing but first touches before `nearpage_begin`.
+    /// Whether to keep nothing but first touches before `nearpage_begin`.
     pub from_mark: bool,
-    /// One reference at a time, each logged.
+    /// Whether references are made one at a time, and each is logged.
     pub serial: bool,
 }
 
-/// What is wrong with a setup.
+/// A fault in a setup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetupError<'a> {
-    /// It does not begin with [`FIRST_LINE`].
+    /// The text does not begin with [`FIRST_LINE`].
     NoSetup,
-    /// A line has an unknown name, another number of words, a value that cannot be, or a setting that came before.
+    /// A line has an unknown name, a wrong number of words, an invalid value, or a setting that came before.
     Line(&'a str),
-    /// A setting that must be there.
+    /// A required setting is missing.
     Missing(&'static str),
-    /// A number that is out of range.
+    /// A number is out of range.
     Number {
         /// The setting.
         name: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
-        /// What it may be.
+        /// Values that are in range.
         expected: &'static str,
     },
-    /// A cache that does not come out in sets.
+    /// A cache does not divide into sets.
     Cache {
         /// The setting.
         name: &'static str,
-        /// What it is.
+        /// The cache.
         cache: Cache,
-        /// Bytes of its lines.
+        /// Bytes of the cache's lines.
         line_bytes: u32,
-        /// What its number of sets may be.
+        /// Numbers of sets that would fit.
         sets_expected: &'static str,
     },
-    /// A TLB that does not come out in sets.
+    /// A TLB does not divide into sets.
     Tlb {
         /// The setting.
         name: &'static str,
-        /// What it is.
+        /// The TLB.
         tlb: Tlb,
     },
-    /// More CPUs, or CPUs and nodes, than there can be.
+    /// There are too many CPUs, or CPUs and nodes together.
     Cpus {
-        /// How many there are.
+        /// Number of CPUs.
         cpus: usize,
-        /// How many nodes they are on.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// Something that is no position of a CPU or node.
+    /// A word is no position of a CPU or node.
     Positions {
         /// The setting.
         name: &'static str,
-        /// The positions end before this one.
+        /// Valid positions are below this number.
         end: usize,
     },
 }
 
 impl SetupError<'_> {
-    /// Pages of a size that can't be traced.
+    /// Error for pages of a size that can't be traced.
     pub const fn page_bytes(value: u64) -> Self {
         Self::Number {
             name: "page_bytes",
@@ -289,10 +289,10 @@ impl fmt::Display for SetupError<'_> {
 impl core::error::Error for SetupError<'_> {}
 
 impl<'a> Setup<'a> {
-    /// Do the figures fit together?
+    /// Checks that the figures fit together.
     ///
     /// # Errors
-    /// The first that does not, and what was expected.
+    /// The first figure that does not fit, and what was expected.
     pub fn check(&self) -> Result<(), SetupError<'static>> {
         let line_bytes = self.line_bytes;
         if !self.page_bytes.is_power_of_two() || !(512..=1 << 30).contains(&self.page_bytes) {

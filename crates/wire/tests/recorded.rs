@@ -1,5 +1,5 @@
-//! A trace as it was once recorded: whatever becomes of the format, it stays readable.
-//! `fixtures/recorded.c` says how it was made, `fixtures/recorded.setup` what the tracer was told.
+//! A trace of format version 1, which must stay readable. `fixtures/recorded.c` is the recorded program, and
+//! `fixtures/recorded.setup` the tracer's setup.
 
 use nearpage_wire::trace::{
     Counter, Decoder, Event, Events, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader,
@@ -81,7 +81,7 @@ fn a_trace_of_version_1_says_what_it_said() {
         assert_eq!(store.tlb_miss, line.is_multiple_of(64));
         assert_eq!(store.instruction >> 12, 0x401);
     }
-    // All but those that L2 still has at the end, where code has two lines.
+    // All lines are written back except those in L2 at the end, of which code has two.
     let written_back = references().filter(|(_, reference)| reference.served == Served::WriteBack);
     let l2_lines = setup.l2.bytes as usize / 64;
     assert_eq!(written_back.count(), 2 * LINES - (l2_lines - 2));

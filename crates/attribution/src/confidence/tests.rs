@@ -10,7 +10,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// An attribution of one object, used as `affinity` says.
+/// An attribution of one object with this affinity.
 fn attribution(affinity: Affinity, size_bytes: u64, threads: u32) -> Attribution {
     let teams = team(threads);
     let group = ObjectGroup {
@@ -43,7 +43,7 @@ fn attribution(affinity: Affinity, size_bytes: u64, threads: u32) -> Attribution
     }
 }
 
-/// Who uses an offset, by kind of object.
+/// Thread that uses an offset; `kind` selects the distribution.
 fn user(kind: usize, offset: u64, size: u64, threads: u64, random: &mut Random) -> u32 {
     let share = |offset: u64| (offset * threads / size).min(threads - 1) as u32;
     match kind {
@@ -92,7 +92,7 @@ fn more_samples_do_not_lower_the_confidence() {
             shares[7]
         };
         let by_samples = [20, 80, 320, 1_280].map(median);
-        // A median of 15 shares of 20 resamples is off by a resample or two.
+        // A median of 15 shares, each of 20 resamples, varies by one or two resamples.
         let is_lower = |pair: &[f64]| pair[1] < pair[0] - 0.1;
         assert!(
             !by_samples.windows(2).any(is_lower),

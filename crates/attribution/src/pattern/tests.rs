@@ -17,7 +17,7 @@ pub(crate) fn team(threads: u32) -> Vec<Team> {
     }]
 }
 
-/// Samples at random offsets; `who` says which thread accesses an offset.
+/// Samples at random offsets; `who` returns the thread that accesses an offset.
 pub(crate) fn sample(
     size: u64,
     samples: u64,
@@ -56,7 +56,7 @@ pub(crate) fn sample(
     }
 }
 
-/// Three workers, and the main thread, which takes the first share itself.
+/// Three workers, and the main thread, which takes the first share.
 #[test]
 fn a_main_thread_that_takes_a_share_is_in_one_team_with_its_workers() {
     let single = |name: &str, threads: std::ops::Range<u32>, is_joined| Team {
@@ -91,7 +91,7 @@ fn a_main_thread_that_takes_a_share_is_in_one_team_with_its_workers() {
     assert_eq!(found(64 << 10), cyclic);
 }
 
-/// As the paper has it: 558 MiB, 32 threads, blocks of 5 MiB, a period of 160 MiB.
+/// The paper's LU: 558 MiB, 32 threads, blocks of 5 MiB, a period of 160 MiB.
 #[test]
 fn lu_of_the_paper() {
     for (size, block) in [
@@ -149,8 +149,8 @@ fn parts_of_unequal_size_are_segments() {
     }
 }
 
-/// A static array of the greatest size, of which a run uses the first 48 of 64 MiB in four equal shares, each with the
-/// edge of its neighbour's: from 221 samples these were blocks of 16 MiB, or parts by no rule.
+/// A static array of maximal size, of which a run uses the first 48 of 64 MiB in four equal shares. One access in
+/// fifty is by the next thread. From 221 samples, earlier versions found blocks of 16 MiB, or no rule.
 #[test]
 fn equal_shares_of_the_used_head_are_found_from_few_samples() {
     for samples in [221, 1000, 20_000] {
@@ -199,7 +199,7 @@ fn equal_shares_after_an_unused_head_are_found() {
     assert!(block_bytes.abs_diff(5 * MIB) < MIB / 4);
 }
 
-/// From 88 samples blocks of 4 MiB were 4092 KiB.
+/// From 88 samples, earlier versions found blocks of 4092 KiB instead of 4 MiB.
 #[test]
 fn round_blocks_are_round_from_few_samples() {
     for seed in 0..20 {
@@ -318,7 +318,7 @@ fn two_pages_whose_boundary_is_a_byte_inside_a_page() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Random accesses make no block, whatever the threads' shares.
+    /// Random accesses make no block, for any shares of the threads.
     #[test]
     fn chance_makes_no_pattern(
         threads in 2u32..=64, pages in 2u64..20_000, samples in 8u64..20_000, first in 0.0f64..0.8, seed in 1u64..u64::MAX,
@@ -334,13 +334,13 @@ proptest! {
         );
     }
 
-    /// Blocks are found with stray accesses and a master that is everywhere.
+    /// Blocks are found despite stray accesses and a master thread that is everywhere.
     #[test]
     fn blocks_are_found(
         threads in 2u32..=64, pages in 16u64..100_000, noise in 0.0f64..0.1, master in 0.0f64..0.1, seed in 1u64..u64::MAX,
     ) {
         let size = pages * PAGE - seed % PAGE;
-        // With fewer, most pages are shared by neighbours and say little.
+        // With fewer pages per thread, neighbours share most pages.
         prop_assume!(pages >= 8 * u64::from(threads));
         let mut random = Random(seed);
         let affinity = sample(size, 24 * u64::from(threads) + 60, &mut random, |offset, random| {
@@ -354,8 +354,7 @@ proptest! {
         );
     }
 
-    /// The size of block-cyclic pieces is found so exactly that the last boundary is within
-    /// one page.
+    /// The piece size is so exact that the last boundary is within one page.
     #[test]
     fn cyclic_pieces_are_found(
         threads in 2u64..=64, block in PAGE..4_000_000u64, periods in 2.0f64..20.0, noise in 0.0f64..0.15, seed in 1u64..u64::MAX,
@@ -364,7 +363,7 @@ proptest! {
         let size = ((block * threads) as f64 * periods) as u64;
         prop_assume!(size / PAGE < 100_000);
         let pieces = size / block;
-        // With fewer it may be a coincidence.
+        // Fewer pieces may look regular by chance.
         prop_assume!(pieces * u64::from(threads.ilog2()) > 40);
         let mut random = Random(seed);
         let samples = (pieces * 24).max(8 * size / PAGE);
@@ -380,7 +379,7 @@ proptest! {
     }
 }
 
-/// Who accesses an offset of rows that threads share in one phase, and whose columns they share in another.
+/// Thread that accesses an offset: threads share rows in one phase and columns in another.
 fn rows_then_columns(threads: u64, row: u64, rows: u64) -> impl Fn(u64, &mut Random) -> u32 {
     move |offset, random| {
         let own = match random.below(2) {
@@ -412,7 +411,8 @@ fn rows_of_one_phase_and_columns_of_another_are_in_turn() {
     }
 }
 
-/// The first thread fills an array, then each thread reads its share: a third to two thirds of the samples are its own.
+/// The first thread fills an array, then each thread reads its share. A third to two thirds of the samples are the
+/// first thread's.
 #[test]
 fn a_master_that_fills_what_all_share_is_in_turn() {
     let size = 16 * MIB;
@@ -453,7 +453,8 @@ fn noise_beside_a_rule_is_no_second_pattern() {
     assert!(matches!(found, Pattern::Block { .. }), "{found:?}");
 }
 
-/// Two threads, of which one has four fifths: nearly the same threads are everywhere as where one fills it all.
+/// Two threads, one with four fifths of the array. The distribution of threads resembles a first thread that fills the
+/// whole array.
 #[test]
 fn two_unequal_shares_are_segments() {
     let size = 20 * MIB;
@@ -479,7 +480,7 @@ fn strays_leave_an_object_to_its_thread() {
     );
 }
 
-/// A third of the block explains as much where its pieces meet in pages.
+/// Pieces of a third of the block explain as many accesses if their boundaries lie within pages.
 #[test]
 fn blocks_of_a_few_pages_are_not_taken_for_a_third_of_them() {
     let block = 4 * PAGE;

@@ -1,4 +1,4 @@
-//! Checks what the ranks of a host were bound to.
+//! Checks the CPUs, memory and GPUs that the ranks of a host were bound to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,31 +7,31 @@ use nearpage_recording::Binding;
 
 use super::RankProfile;
 
-/// Least share of a rank's accesses to memory of nodes without its CPUs that is reported.
+/// Smallest reported share of a rank's accesses to memory of nodes without its CPUs.
 const ELSEWHERE_SHARE_MIN: f64 = 0.25;
-/// Least number of accesses with known nodes from which that share is computed.
+/// Smallest number of accesses with known nodes for computing this share.
 const ELSEWHERE_SAMPLES_MIN: f64 = 100.0;
 
-/// A rank, and what it was bound to.
+/// A rank with its binding.
 #[derive(Clone, Copy, Debug)]
 pub struct BoundRank<'a> {
-    /// Its number.
+    /// Number of the rank.
     pub rank: u32,
-    /// Where it ran.
+    /// Host on which the rank ran.
     pub host: &'a str,
-    /// What it was allowed to use; `None` for old recordings.
+    /// CPUs, memory and GPUs that the rank was allowed to use; `None` for old recordings.
     pub binding: Option<&'a Binding>,
-    /// The host's machine.
+    /// Machine of the host.
     pub machine: &'a Machine,
-    /// Its accesses.
+    /// Accesses of the rank.
     pub profile: &'a RankProfile,
 }
 
-/// What is wrong with how ranks were bound.
+/// A problem with the binding of ranks.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the fields are what each line names")]
 pub enum BindingFinding {
-    /// Several ranks of a host may each use all of its CPUs, on more than one node.
+    /// Several ranks of a host may each use all CPUs of more than one node.
     Unbound { host: String, ranks: Vec<u32> },
     /// Ranks that were bound may use the same CPUs.
     SharedCpus {
@@ -45,29 +45,29 @@ pub enum BindingFinding {
         ranks: Vec<u32>,
         cpus: CpuList,
     },
-    /// Ranks whose CPUs would fit on a node have CPUs of several.
+    /// Ranks have CPUs of several nodes although their CPUs would fit on one node.
     Straddling {
         host: String,
         ranks: Vec<u32>,
         nodes: NodeList,
     },
-    /// Ranks that may not use the memory of the nodes that their CPUs are on.
+    /// Ranks may not use the memory of the nodes with their CPUs.
     MemoryForbidden {
         host: String,
         ranks: Vec<u32>,
         cpu_nodes: NodeList,
         memory_nodes: NodeList,
     },
-    /// Ranks much of whose memory is on nodes where they have no CPUs.
+    /// Ranks have much of their memory on nodes without their CPUs.
     MemoryElsewhere {
         host: String,
         ranks: Vec<u32>,
         cpu_nodes: NodeList,
         memory_nodes: NodeList,
-        /// Of their accesses, the greatest of any rank.
+        /// Share of the accesses to these memory nodes; the largest share of any rank.
         share: f64,
     },
-    /// Ranks whose GPUs are all next to nodes where the ranks have no CPUs.
+    /// Ranks have all their GPUs next to nodes without their CPUs.
     GpuElsewhere {
         host: String,
         ranks: Vec<u32>,
@@ -91,7 +91,7 @@ impl<'a> Parsed<'a> {
         let cpus: CpuList = binding.cpus.parse().ok()?;
         let memory_nodes: NodeList = binding.memory_nodes.parse().ok()?;
         let machine = rank.machine;
-        // Of CPUs that this machine has: the kernel's list may name some that are not there.
+        // The kernel's list may name CPUs that the machine does not have.
         let known = cpus
             .as_slice()
             .iter()
@@ -117,7 +117,7 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// Finds what is wrong with how these ranks were bound, host by host.
+/// Finds problems with the binding of these ranks, host by host.
 pub fn audit(ranks: &[BoundRank]) -> Vec<BindingFinding> {
     let mut hosts: BTreeMap<&str, Vec<Parsed>> = BTreeMap::new();
     for rank in ranks {
@@ -150,8 +150,8 @@ fn unbound(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
     }
 }
 
-/// Finds ranks that share CPUs, and ranks that share cores with other CPUs. Ranks that share with one another, directly or
-/// through other ranks, are one finding.
+/// Finds ranks that share CPUs, and ranks that share cores but not CPUs. Ranks that share directly or through other
+/// ranks form one finding.
 fn sharing(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
     let bound: Vec<&Parsed> = ranks.iter().filter(|parsed| parsed.is_bound).collect();
     let Some(machine) = bound.first().map(|parsed| parsed.rank.machine) else {
@@ -179,7 +179,7 @@ fn sharing(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
     }
 }
 
-/// Sets of ranks that share units, which `unit` maps CPUs to, and the CPUs of the shared units.
+/// Sets of ranks that share units (CPUs or cores; `unit` maps a CPU to its unit), and the CPUs of the shared units.
 fn sharing_by(bound: &[&Parsed], unit: impl Fn(CpuId) -> CpuId) -> Vec<(Vec<u32>, CpuList)> {
     let mut users: BTreeMap<CpuId, BTreeMap<u32, Vec<CpuId>>> = BTreeMap::new();
     for parsed in bound {
@@ -258,7 +258,7 @@ fn memory(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
         let far: Vec<(NodeId, f64)> = far.map(|(node, used)| (*node, used.samples)).collect();
         let share = far.iter().map(|(_, samples)| samples).sum::<f64>() / all;
         if all >= ELSEWHERE_SAMPLES_MIN && share >= ELSEWHERE_SHARE_MIN {
-            // Those that have a part worth naming.
+            // Names only nodes with a tenth of the remote accesses or more.
             let named = far
                 .iter()
                 .filter(|(_, samples)| *samples >= 0.1 * share * all);
@@ -293,7 +293,7 @@ fn gpus(host: &str, ranks: &[Parsed], found: &mut Vec<BindingFinding>) {
         let machine = parsed.rank.machine;
         let numbers = parsed.rank.binding.and_then(Binding::gpu_numbers);
         let node = |number: u32| machine.device(DeviceKind::Gpu, number)?.node;
-        // Where the place of one is not known, nor is what is wrong with it.
+        // Without the node of each GPU, nothing is reported.
         let nodes: Option<NodeList> = numbers.unwrap_or_default().into_iter().map(node).collect();
         let gpu_nodes = nodes.unwrap_or_default();
         let cpu_nodes = &parsed.cpu_nodes;
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
     use crate::ObjectUse;
 
-    /// Findings for ranks on a host of four nodes of two CPUs; each with its CPUs and the nodes that it may use.
+    /// Findings for ranks on a host with four nodes of two CPUs; each rank has its CPUs and permitted nodes.
     fn audited(ranks: &[(&str, &str)], profile: &RankProfile) -> Vec<BindingFinding> {
         let machine = preset("opteron-4").unwrap();
         let bindings: Vec<Binding> = ranks
@@ -362,9 +362,9 @@ mod tests {
             .collect();
         let ranks: Vec<(&str, &str)> = cpus.iter().map(|cpu| (cpu.as_str(), "0-3")).collect();
         assert_eq!(audited(&ranks, &RankProfile::default()), []);
-        // Nor is a single rank that has the machine to itself wrong.
+        // A single rank that uses the whole machine is no problem either.
         assert_eq!(audited(&[("0-99", "0-3")], &RankProfile::default()), []);
-        // What does not parse is not known.
+        // A list that does not parse is unknown.
         assert_eq!(
             audited(&[("x", "0"), ("", "")], &RankProfile::default()),
             []
@@ -428,7 +428,7 @@ mod tests {
             matches!(&forbidden[..], [BindingFinding::MemoryForbidden { .. }]),
             "{forbidden:?}"
         );
-        // A node's worth of CPUs from two nodes.
+        // Two CPUs, which would fit on one node, from two nodes.
         let two = format!("{},{}", machine.nodes[0].cpus[0], machine.nodes[1].cpus[0]);
         let straddling = audited(&[(&two, "0-3")], &RankProfile::default());
         let fits = machine.nodes[0].cpus.len() >= 2;
@@ -471,7 +471,7 @@ mod tests {
             gpu_nodes: list("3"),
         };
         assert_eq!(found(Some("1")), [expected]);
-        // One of them is near, or nobody knows where one is, or which.
+        // One GPU is near, or a GPU's node or number is unknown.
         for fine in [
             Some("0,1"),
             Some("1,2"),

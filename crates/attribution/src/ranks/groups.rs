@@ -1,84 +1,84 @@
-//! Which ranks behave alike.
+//! Groups ranks that behave alike.
 
 use std::collections::BTreeMap;
 
 use super::{JobObject, ObjectUse, RankProfile, UNKNOWN};
 
-/// Ranks with fewer samples are in no group: they could be in any.
+/// Ranks with fewer samples belong to no group, as they would fit into any.
 const SAMPLES_MIN: f64 = 100.0;
-/// Differences of shares that are nobody's concern, whatever the number of samples: ranks have different data.
+/// Difference of shares that never counts, with any number of samples: ranks have different data.
 const SHARE_TOLERANCE: f64 = 0.05;
-/// Beyond that, as many standard deviations of the difference may be chance: one comparison in 370 is further off, and
-/// the tolerance comes first.
+/// Number of standard deviations, beyond the tolerance, that a difference may have by chance. A normal distribution
+/// exceeds 3 in one comparison of 370.
 const DEVIATIONS: f64 = 3.0;
-/// An object's remote share and pattern count where it has this share of a rank's accesses.
+/// Smallest share of a rank's accesses for an object's remote share and pattern to count.
 const SHARE_MIN: f64 = 0.05;
-/// They are compared where both sides have so many samples of the object.
+/// Smallest number of an object's samples, on both sides, for comparing remote shares and patterns.
 const OBJECT_SAMPLES_MIN: f64 = 200.0;
-/// Times that ranks may go over to a nearer group.
+/// Largest number of rounds in which ranks may change to a nearer group.
 const ROUNDS_MAX: usize = 4;
 
-/// Ranks that behave alike: the same objects in the same shares, with the same patterns, as remote.
+/// Ranks that behave alike: the same objects with the same shares, patterns and remote shares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankGroup {
-    /// Positions of its ranks in what was grouped, ascending.
+    /// Positions of the ranks in the grouped list, ascending.
     pub members: Vec<usize>,
-    /// All that they did.
+    /// Accesses of all ranks of the group.
     pub total: ObjectUse,
-    /// Their objects, and samples by pattern.
+    /// Accesses by object, and the samples of each pattern.
     objects: BTreeMap<JobObject, (ObjectUse, BTreeMap<&'static str, f64>)>,
 }
 
-/// The groups of a job's ranks.
+/// All groups of a job, and the ungrouped ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankGroups {
-    /// The largest first.
+    /// The groups, largest first.
     pub groups: Vec<RankGroup>,
-    /// Positions of ranks with too few samples to tell.
+    /// Positions of the ranks with too few samples for a group.
     pub too_few: Vec<usize>,
 }
 
-/// What one group does and another does not, in shares from 0 to 1.
+/// A difference between two groups of ranks. Shares range from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Difference {
-    /// Accesses to another node's memory.
+    /// Share of the accesses to another node's memory.
     Remote {
-        /// Share of the accesses of this group.
+        /// The share in this group.
         here: f64,
-        /// Of the other's.
+        /// The share in the other group.
         there: f64,
     },
-    /// How much of all accesses an object has.
+    /// Share of an object in all accesses.
     Share {
         /// The object.
         object: JobObject,
-        /// Its share of this group's accesses.
+        /// The share in this group.
         here: f64,
-        /// Of the other's.
+        /// The share in the other group.
         there: f64,
     },
-    /// Accesses of an object that are to another node's memory.
+    /// Share of an object's accesses to another node's memory.
     ObjectRemote {
         /// The object.
         object: JobObject,
-        /// Share of its accesses in this group.
+        /// The share in this group.
         here: f64,
-        /// In the other.
+        /// The share in the other group.
         there: f64,
     },
     /// The pattern of an object.
     Pattern {
         /// The object.
         object: JobObject,
-        /// Its pattern in this group.
+        /// The pattern in this group.
         here: &'static str,
-        /// In the other.
+        /// The pattern in the other group.
         there: &'static str,
     },
 }
 
 impl Difference {
-    /// How large it is, to put the largest first.
+    /// Sort key: the total remote share comes first, then shares by size, then patterns.
     fn size(&self) -> f64 {
         match self {
             Self::Remote { here, there } => 1.0 + (here - there).abs(),
@@ -91,11 +91,11 @@ impl Difference {
 }
 
 impl RankGroup {
-    /// Position of the rank with most samples, which tells most about the group; of equals the first. The group has one
-    /// rank at least.
+    /// Position of the rank with most samples, the first of several; none for an empty group. This rank is the
+    /// best-known member of the group.
     pub fn representative(&self, ranks: &[RankProfile]) -> Option<usize> {
         let samples = |position: usize| ranks[position].total.samples;
-        // Of equals `max_by` takes the last.
+        // `max_by` returns the last of equal elements.
         let members = self.members.iter().rev().copied();
         members.max_by(|&a, &b| samples(a).total_cmp(&samples(b)))
     }
@@ -118,7 +118,7 @@ impl RankGroup {
         group
     }
 
-    /// Its objects by share of the accesses, the greatest first: what was done to each, and its pattern.
+    /// Accesses and pattern of each object, by descending number of samples.
     pub fn objects(&self) -> Vec<(JobObject, ObjectUse, &'static str)> {
         let mut objects: Vec<_> = self
             .objects
@@ -131,7 +131,7 @@ impl RankGroup {
         objects
     }
 
-    /// What differs from another group by more than chance and tolerance, the greatest first.
+    /// Differences from another group beyond chance and tolerance, the largest first.
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         self.compare(other, |difference| found.push(difference));
@@ -139,7 +139,7 @@ impl RankGroup {
         found
     }
 
-    /// How far another is from it, in shares; tells each difference that counts.
+    /// Distance of two groups: the sum of the differences of shares. Calls `found` for each difference that counts.
     fn compare(&self, other: &Self, mut found: impl FnMut(Difference)) -> f64 {
         let (remote, here, there) = part_differs(
             (self.total.remote, self.total.node_known),
@@ -173,7 +173,7 @@ impl RankGroup {
             if here < SHARE_MIN || there < SHARE_MIN {
                 continue;
             }
-            // Of fewer, chance is not as the deviation says.
+            // With fewer samples, the normal approximation does not hold.
             if own.node_known.min(its.node_known) >= OBJECT_SAMPLES_MIN {
                 let (differs, here, there) =
                     part_differs((own.remote, own.node_known), (its.remote, its.node_known));
@@ -200,7 +200,7 @@ impl RankGroup {
         distance
     }
 
-    /// How far a rank is from it; nothing where they are not alike.
+    /// Distance of two groups; none if any difference counts.
     fn distance_if_alike(&self, other: &Self) -> Option<f64> {
         let mut alike = true;
         let distance = self.compare(other, |_| alike = false);
@@ -208,20 +208,20 @@ impl RankGroup {
     }
 }
 
-/// The pattern that most samples have.
+/// The pattern with most samples.
 fn most(patterns: &BTreeMap<&'static str, f64>) -> &'static str {
     let most = patterns.iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
     most.map_or(UNKNOWN, |(pattern, _)| pattern)
 }
 
-/// Two shares of samples, and whether they differ by more than the tolerance and chance. Nothing known differs from
-/// nothing.
+/// Whether two shares of samples differ by more than tolerance and chance, and the shares. Unknown shares do not
+/// differ.
 fn part_differs((part, all): (f64, f64), (other, other_all): (f64, f64)) -> (bool, f64, f64) {
     if all <= 0.0 || other_all <= 0.0 {
         return (false, 0.0, 0.0);
     }
     let (here, there) = (part / all, other / other_all);
-    // A sample and a failure more, lest shares of 0 and 1 be taken for certain.
+    // Adds one success and one failure (Laplace's rule), as shares of 0 and 1 would have a deviation of 0.
     let both = (part + other + 1.0) / (all + other_all + 2.0);
     let deviation = (both * (1.0 - both) * (1.0 / all + 1.0 / other_all))
         .max(0.0)
@@ -232,8 +232,8 @@ fn part_differs((part, all): (f64, f64), (other, other_all): (f64, f64)) -> (boo
 
 /// Puts ranks that behave alike into groups.
 ///
-/// A rank joins the nearest of the groups that it is like, or begins one; those with most samples first, as they tell
-/// most. Then each goes over to a group that is nearer now that all are known, and groups that are alike become one.
+/// First, each rank joins the nearest group that is alike, or begins a new group, in order of descending samples. Then
+/// ranks change to nearer groups, and groups that are alike are merged.
 pub fn group_ranks(ranks: &[RankProfile]) -> RankGroups {
     let (mut order, too_few): (Vec<usize>, Vec<usize>) =
         (0..ranks.len()).partition(|&position| ranks[position].total.samples >= SAMPLES_MIN);
@@ -290,7 +290,7 @@ fn nearest(groups: &[RankGroup], rank: &RankGroup) -> Option<usize> {
     nearest.map(|(number, _)| number)
 }
 
-/// Makes one of groups that are alike.
+/// Merges groups that are alike.
 fn merged(groups: Vec<RankGroup>, ranks: &[RankProfile]) -> Vec<RankGroup> {
     let mut kept: Vec<RankGroup> = Vec::new();
     for group in groups {

@@ -1,4 +1,4 @@
-//! How much memory a rank had, and on which nodes.
+//! Size of a rank's memory, and its distribution over nodes.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use nearpage_machine::NodeId;
 use nearpage_recording::{Object, ObjectKind};
 use rustc_hash::FxHashMap;
 
-/// Pages that are kept of a rank, at most: shares of nodes are exact to a percent with fewer.
+/// Largest number of kept pages of a rank; fewer pages already give shares of nodes to within a percent.
 const PAGES_MAX: usize = 1 << 14;
 
-/// Most bytes that a rank's processes had at once in heap, static variables and mappings; nothing where the recording has
-/// no such object. What overlaps counts once: the heap as a whole is an object, too.
+/// Peak size in bytes of a rank's heap, static variables and mappings; none if no such object was recorded.
+/// Overlapping objects count once, as the heap as a whole is an object, too.
 pub(super) fn peak_bytes(objects: &[Object]) -> Option<u64> {
     let is_memory = |object: &&Object| {
         use ObjectKind::{Heap, HeapArea, Mapping, Static};
@@ -24,7 +24,7 @@ pub(super) fn peak_bytes(objects: &[Object]) -> Option<u64> {
             [(object.born_ns, bytes), (object.died_ns, -bytes)]
         })
         .collect();
-    // What goes makes room for what comes at the same time.
+    // Sorts deaths before births of the same time.
     changes.sort_unstable();
     let mut bytes = 0;
     let at_each = changes.into_iter().map(|(time_ns, change)| {
@@ -57,10 +57,11 @@ pub(super) fn peak_bytes(objects: &[Object]) -> Option<u64> {
     Some(sum)
 }
 
-/// The nodes of a part of the sampled pages, chosen by their numbers' hashes: the more pages, the smaller the part.
+/// Nodes of a sample of the accessed pages. A page is kept if the hash of its number has enough leading zeros; the
+/// more pages, the more zeros are required.
 #[derive(Default)]
 pub(super) struct SampledPages {
-    /// Leading zeros that the hash of a kept page has at least.
+    /// Smallest number of leading zeros in the hash of a kept page.
     zeros_min: u32,
     kept: FxHashMap<u64, NodeId>,
 }
@@ -85,7 +86,7 @@ impl SampledPages {
         }
     }
 
-    /// Share of the pages that each node has, 0 to 1.
+    /// Share of each node in the kept pages, 0 to 1.
     pub fn shares(&self) -> BTreeMap<NodeId, f64> {
         let mut shares = BTreeMap::new();
         for node in self.kept.values() {
@@ -96,7 +97,7 @@ impl SampledPages {
 }
 
 fn zeros(page: u64) -> u32 {
-    // Fibonacci hashing: neighbours are far apart.
+    // Fibonacci hashing spreads adjacent pages.
     page.wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros()
 }
 
@@ -133,14 +134,14 @@ mod tests {
         let objects = [
             object(Static, 0x1000, 100, (0, u64::MAX)),
             object(Heap, 0x9000, 1000, (5, 10)),
-            // At the same place, after that one is gone.
+            // At the same address, after the previous object was freed.
             object(Heap, 0x9000, 1000, (10, 20)),
             object(Heap, 0xa000, 300, (12, 13)),
             object(HeapArea, 0x9000, 1500, (0, u64::MAX)),
             stack,
         ];
         assert_eq!(peak_bytes(&objects), Some(100 + 1500 + 300));
-        // Another process has the same addresses.
+        // A second process uses the same addresses.
         let mut other = objects[1].clone();
         other.pid = 2;
         assert_eq!(peak_bytes(&[objects[1].clone(), other]), Some(2000));

@@ -1,7 +1,7 @@
-//! Ranks of a job: what each did, which of them behave alike, and what those that don't do differently.
+//! Compares the ranks of a job: groups of ranks that behave alike, and the differences between groups.
 //!
-//! A rank is a sample of its program's accesses, so two ranks are alike where they differ by no more than two such
-//! samples of one program would, and a little more than that, since ranks have different data.
+//! A recording is a sample of its rank's accesses. Two ranks are alike if they differ by no more than two samples of
+//! one program would, plus a tolerance, as ranks have different data.
 
 mod binding;
 mod groups;
@@ -24,17 +24,17 @@ use crate::{
     attribute, call_site,
 };
 
-/// Objects of a rank that are kept, the most accessed first: others are a small part of it.
+/// Largest number of objects kept per rank, the most accessed first. Further objects have a small share.
 const OBJECTS_MAX: usize = 64;
-/// Frames of a call site that tell its objects from others: wrappers around `malloc`, and who calls them.
+/// Number of call-site frames that identify an object: wrappers around `malloc`, and their callers.
 const IDENTITY_FRAMES: usize = 3;
 
-/// An object of a job's program, numbered by [`ObjectNames`]: the same in all ranks.
+/// Number of an object of a job's program, the same in all ranks: see [`ObjectNames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobObject(pub u32);
 
-/// What the objects of a job's ranks are called. The same object may be named differently in recordings that know
-/// different call sites; here it has one name, that of the rank that was read first.
+/// Names of the objects of a job's ranks. Recordings with different call sites may name one object differently; the
+/// name from the rank that was read first counts.
 #[derive(Debug, Default)]
 pub struct ObjectNames {
     numbers: FxHashMap<String, JobObject>,
@@ -42,12 +42,12 @@ pub struct ObjectNames {
 }
 
 impl ObjectNames {
-    /// The name of an object; empty where there is no such object.
+    /// Name of an object; empty if the number is unknown.
     pub fn of(&self, object: JobObject) -> &str {
         self.names.get(object.0 as usize).map_or("", String::as_str)
     }
 
-    /// The object of this identity, which has this name where it is new.
+    /// Number of the object with this identity. `name` provides the name of a new object.
     pub fn number(&mut self, identity: String, name: impl FnOnce() -> String) -> JobObject {
         *self.numbers.entry(identity).or_insert_with(|| {
             self.names.push(name());
@@ -56,21 +56,22 @@ impl ObjectNames {
     }
 }
 
-/// What a rank did to an object, in effective samples: as many of equal weight would tell as much.
+/// Accesses of a rank to an object, in effective samples: the number of samples of equal weight with the same
+/// information.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ObjectUse {
-    /// Samples of its accesses.
+    /// Effective samples of the object.
     pub samples: f64,
-    /// Of these, samples whose page's node is known.
+    /// Effective samples whose page has a known node.
     pub node_known: f64,
-    /// Of these, to another node's memory.
+    /// Effective samples of accesses to another node's memory.
     pub remote: f64,
-    /// Time lost to its accesses, in nanoseconds.
+    /// Time lost to the accesses, in nanoseconds.
     pub cost_ns: f64,
 }
 
 impl ObjectUse {
-    /// Adds what another rank did, or the same rank to other memory.
+    /// Adds accesses of another rank, or of the same rank to other memory.
     pub fn add(&mut self, other: &Self) {
         self.samples += other.samples;
         self.node_known += other.node_known;
@@ -78,34 +79,34 @@ impl ObjectUse {
         self.cost_ns += other.cost_ns;
     }
 
-    /// Share of accesses to another node's memory; nothing where no page's node is known.
+    /// Share of accesses to another node's memory; none if no page's node is known.
     pub fn remote_share(&self) -> Option<f64> {
         (self.node_known > 0.0).then(|| self.remote / self.node_known)
     }
 }
 
-/// What a rank did, as far as ranks are compared.
+/// Properties by which ranks are compared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankProfile {
-    /// All of its accesses.
+    /// All accesses of the rank.
     pub total: ObjectUse,
-    /// The objects that it accessed most, and the pattern of each.
+    /// The most accessed objects with their patterns.
     pub objects: BTreeMap<JobObject, (ObjectUse, &'static str)>,
     /// Time from the beginning of the recording to its end, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Most bytes that it had at once in heap, static variables and mappings; nothing where not recorded.
+    /// Peak size of heap, static variables and mappings in bytes; none if not recorded.
     pub memory_bytes: Option<u64>,
-    /// What was done to memory, by its node; empty where not known.
+    /// Accesses by node of the memory; empty if unknown.
     pub memory_nodes: BTreeMap<NodeId, ObjectUse>,
-    /// Share of the sampled pages that each node has, 0 to 1; empty where not known.
+    /// Share of each node in the sampled pages, 0 to 1; empty if unknown.
     pub page_shares: BTreeMap<NodeId, f64>,
-    /// Samples by the node of the CPU.
+    /// Samples by node of the CPU.
     pub cpu_nodes: BTreeMap<NodeId, f64>,
 }
 
 impl RankProfile {
-    /// Of what was found in a rank's recording; ranks in order, so that objects' numbers and names don't depend on who was
-    /// read first.
+    /// Completes a rank's findings with the numbers of its objects. Ranks must come in order, so that objects have the
+    /// same numbers and names in each run.
     pub fn new(found: RankFindings, names: &mut ObjectNames) -> Self {
         let mut profile = found.profile;
         for object in found.objects {
@@ -117,13 +118,13 @@ impl RankProfile {
         profile
     }
 
-    /// How much of its memory is on a node, by where the pages are that were sampled.
+    /// Estimated bytes of the rank's memory on a node, from the nodes of the sampled pages.
     pub fn node_bytes(&self, node: NodeId) -> Option<u64> {
         let share = self.page_shares.get(&node).copied().unwrap_or(0.0);
         Some((self.memory_bytes? as f64 * share).round() as u64)
     }
 
-    /// Time lost to memory accesses, as a share of the time that was recorded; of several threads it may be above 1.
+    /// Time lost to memory accesses as a share of the recorded time. Several threads may lose more than 1.
     pub fn lost_share(&self) -> f64 {
         match self.elapsed_ns {
             0 => 0.0,
@@ -132,15 +133,14 @@ impl RankProfile {
     }
 }
 
-/// What was found in a rank's recording, before its objects are known from those of other ranks.
+/// Findings from one rank's recording, before its objects are matched with other ranks' objects.
 #[derive(Debug)]
 pub struct RankFindings {
-    /// Without its objects.
+    /// The profile, still without objects.
     profile: RankProfile,
     objects: Vec<FoundObject>,
 }
 
-/// An object of one rank.
 #[derive(Debug)]
 struct FoundObject {
     identity: String,
@@ -150,10 +150,10 @@ struct FoundObject {
 }
 
 impl RankFindings {
-    /// Reads a rank's recording.
+    /// Attributes a rank's recording.
     ///
     /// # Errors
-    /// Accesses that cannot be read.
+    /// [`Error`] if the accesses cannot be read.
     pub fn of(recording: &Recording, operations: Operations) -> Result<Self, Error> {
         let weighed = weights::Weighed::new(recording);
         let input = Input::new(recording).through(&weighed);
@@ -183,7 +183,8 @@ impl RankFindings {
             total.add(&used);
             let identity = identity(recording, group, &names);
             match by_identity.get(&identity) {
-                // Of what has several rows in a report, name and pattern of the costliest, which comes first.
+                // An object with several rows in a report gets name and pattern from the costliest row, which comes
+                // first.
                 Some(&known) => all[known].1.add(&used),
                 None => {
                     by_identity.insert(identity.clone(), all.len());
@@ -215,7 +216,7 @@ impl RankFindings {
     }
 }
 
-/// A recorder that was killed wrote no end.
+/// 0 for recorders that were killed, as they wrote no end.
 fn elapsed_ns(recording: &Recording) -> u64 {
     let metadata = &recording.metadata;
     metadata.end_ns.saturating_sub(metadata.begin_ns)
@@ -232,8 +233,8 @@ fn object_use(group: &ObjectGroup, samples_per_weight: f64) -> ObjectUse {
     }
 }
 
-/// What makes objects of different ranks the same: the innermost frames of the call site that are the program's own,
-/// or the name. How far stacks were unwound differs from rank to rank, and so do the frames beyond.
+/// Key that is equal for the same object in different ranks: the innermost frames of the program's own code at the
+/// call site, or the name. Outer frames are left out, as stacks are unwound to different depths in different ranks.
 fn identity(recording: &Recording, group: &ObjectGroup, names: &Names) -> String {
     let kind = group.kind as u8;
     let tables = &recording.tables;
@@ -259,14 +260,14 @@ fn identity(recording: &Recording, group: &ObjectGroup, names: &Names) -> String
             }
             identity
         }
-        // Each process has one, and threads their own.
+        // Stacks of all processes and threads count as one object, and so does thread-local storage.
         _ if matches!(group.kind, ObjectKind::Stack | ObjectKind::Tls) => kind.to_string(),
         _ => format!("{kind}\n{}", names.of(group)),
     }
 }
 
 impl Pattern {
-    /// Which pattern, in a word; what it says of sizes and threads left aside.
+    /// Name of the pattern's kind, without sizes and threads.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unknown => UNKNOWN,
@@ -285,5 +286,5 @@ impl Pattern {
     }
 }
 
-/// The pattern of an object with too few accesses.
+/// Kind of pattern of an object with too few accesses.
 const UNKNOWN: &str = "unknown";

@@ -1,4 +1,4 @@
-//! The weights of a rank's accesses, by node, added up while attribution reads them: no chunk is read twice.
+//! Adds up the weights of a rank's accesses by node while attribution reads them, so that no chunk is read twice.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,10 +11,10 @@ use super::ObjectUse;
 use super::memory::SampledPages;
 use crate::{AccessChunks, ReadError};
 
-/// A recording whose accesses are weighed on their way.
+/// A recording whose accesses are weighed while they are read.
 pub(super) struct Weighed<'a> {
     recording: &'a Recording,
-    /// By chunk, so that the sum doesn't depend on which thread was first.
+    /// Weights by chunk: a sum in order of chunks does not depend on the order in which threads finish.
     chunks: Mutex<BTreeMap<usize, Weights>>,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Weighed<'a> {
         }
     }
 
-    /// Of all that was read.
+    /// Sum over all chunks that were read.
     pub fn weights(self) -> Weights {
         let chunks = self.chunks.into_inner().expect("nobody panics holding it");
         let mut all = Weights::default();
@@ -55,12 +55,12 @@ impl AccessChunks for Weighed<'_> {
     }
 }
 
-/// Sums of accesses' weights.
 #[derive(Default)]
 pub(super) struct Weights {
     sum: f64,
     squares: f64,
-    /// By the node of the memory, and of the CPU; empty where the machine has one node. Of the former, samples are weights.
+    /// Accesses by node of the memory and of the CPU, with weights in place of samples; empty on machines with one
+    /// node.
     by_memory: BTreeMap<NodeId, ObjectUse>,
     by_cpu: BTreeMap<NodeId, f64>,
     pages: SampledPages,
@@ -117,13 +117,13 @@ impl Weights {
         self.pages.add_all(other.pages);
     }
 
-    /// Share of the sampled pages that each node has.
+    /// Share of each node in the sampled pages.
     pub fn page_shares(&self) -> BTreeMap<NodeId, f64> {
         self.pages.shares()
     }
 
-    /// How many accesses of equal weight would tell as much: (Σ weight)² / Σ weight² (Kish, Survey Sampling, 1965, section
-    /// 11.7). Rates that fall leave a few accesses that stand for most of a run.
+    /// Number of accesses of equal weight with the same information: (Σ weight)² / Σ weight² (Kish, Survey Sampling,
+    /// 1965, section 11.7). If the sampling rate falls, a few accesses stand for most of the run.
     pub fn effective_samples(&self) -> f64 {
         match self.squares > 0.0 {
             true => self.sum * self.sum / self.squares,
@@ -131,7 +131,7 @@ impl Weights {
         }
     }
 
-    /// What was done to memory, by its node, in samples.
+    /// Accesses by node of the memory, in effective samples.
     pub fn memory_nodes(&self, samples_per_weight: f64) -> BTreeMap<NodeId, ObjectUse> {
         let in_samples = |(node, used): (&NodeId, &ObjectUse)| {
             let used = ObjectUse {
@@ -145,7 +145,7 @@ impl Weights {
         self.by_memory.iter().map(in_samples).collect()
     }
 
-    /// Samples by the node of the CPU.
+    /// Effective samples by node of the CPU.
     pub fn cpu_nodes(&self, samples_per_weight: f64) -> BTreeMap<NodeId, f64> {
         let in_samples = |(node, weight): (&NodeId, &f64)| (*node, weight * samples_per_weight);
         self.by_cpu.iter().map(in_samples).collect()

@@ -1,4 +1,4 @@
-//! What decisions may do, for every command that decides.
+//! Options of every command that decides placement.
 
 use clap::Args;
 use nearpage_machine::ThreadPlacement;
@@ -43,7 +43,6 @@ pub struct Deciding {
 }
 
 impl Deciding {
-    /// What the planner takes.
     pub fn parameters(&self) -> Parameters {
         Parameters {
             replicas: self.replicas,
@@ -56,14 +55,14 @@ impl Deciding {
         }
     }
 
-    /// The layout that was asked for.
+    /// The thread layout that `--threads` asks for.
     pub fn threads(&self) -> Option<ThreadPlacement> {
         self.threads.map(Threads::placement)
     }
 }
 
 impl Default for Deciding {
-    /// As if nothing was typed.
+    /// The values that clap gives where no option was typed.
     fn default() -> Self {
         Self {
             replicas: false,

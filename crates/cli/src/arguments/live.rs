@@ -1,4 +1,4 @@
-//! What `live` can be told.
+//! Options of `live` and `top`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub struct Live {
     /// out-w-local, watch
     #[arg(long, value_name = "POLICY", default_value = "carrefour")]
     pub policy: String,
-    /// Set a parameter of the policy, such as trigger=4; an unknown KEY is answered with all that the policy has
+    /// Set a parameter of the policy, such as trigger=4; an unknown KEY lists all parameters of the policy
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Time between decisions
@@ -108,7 +108,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Whose pages to move.
     pub fn target(&self) -> Target {
         target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
     }
@@ -149,7 +148,7 @@ pub struct Top {
 }
 
 impl Top {
-    /// Whom to watch; `None`: everyone.
+    /// The processes to watch; `None`: all processes.
     pub fn target(&self) -> Option<Target> {
         let is_named = self.cgroup.is_some() || !self.pid.is_empty();
         is_named.then(|| target(false, self.cgroup.as_ref(), &self.pid, &[]))

@@ -1,4 +1,4 @@
-//! What can be typed. Man pages and shell completions are generated from these definitions.
+//! Arguments and options of all commands. Man pages and shell completions are generated from these definitions.
 
 mod deciding;
 mod lab;
@@ -59,14 +59,14 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// All that can be typed, with the options of earlier versions hidden.
+/// Definitions of all commands. The options of version 0.1 are hidden.
 pub fn definitions() -> clap::Command {
     let tracing = Tracing::augment_args(clap::Command::new("trace"));
     let hidden: Vec<clap::Id> = tracing
         .get_arguments()
         .map(|a| a.get_id().clone())
         .collect();
-    // All are gone through, as `mut_subcommand` would put the one that it changes last.
+    // `mut_subcommands` keeps the order of the subcommands; `mut_subcommand` would move the changed command to the end.
     Arguments::command().mut_subcommands(|command| match command.get_name() {
         "record" => hidden.iter().fold(command, |record, id| {
             record.mut_arg(id, |argument| argument.hide(true))
@@ -75,7 +75,6 @@ pub fn definitions() -> clap::Command {
     })
 }
 
-/// What was typed.
 pub fn parse() -> Result<Arguments, clap::Error> {
     let mut definitions = definitions();
     let matches = definitions.try_get_matches_from_mut(std::env::args_os())?;
@@ -142,7 +141,7 @@ pub enum Threads {
 }
 
 impl Threads {
-    /// As it is typed.
+    /// Name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Compact => "compact",
@@ -151,7 +150,7 @@ impl Threads {
         }
     }
 
-    /// As a recording says it.
+    /// Value that a recording stores.
     pub fn pinning(self) -> ThreadPinning {
         match self {
             Self::Compact => ThreadPinning::Compact,
@@ -160,7 +159,7 @@ impl Threads {
         }
     }
 
-    /// As the machine crate lays threads out.
+    /// Layout of the machine crate.
     pub fn placement(self) -> ThreadPlacement {
         match self {
             Self::Compact => ThreadPlacement::Compact,
@@ -179,7 +178,7 @@ impl From<Layout> for Threads {
     }
 }
 
-/// Whom to observe; at most one of these was given.
+/// Target of the observation. clap allows at most one of these arguments.
 fn target(all: bool, cgroup: Option<&PathBuf>, pids: &[u32], command: &[OsString]) -> Target {
     match cgroup {
         _ if all => Target::All,
@@ -194,7 +193,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// Words as a shell splits them, as far as documents need it: quotes, and no comments.
+    /// Splits a line into words as a shell does. Only what the documents need is handled: quotes and comments.
     fn words(line: &str) -> Vec<String> {
         let mut words = vec![String::new()];
         let mut quote = None;
@@ -221,7 +220,7 @@ mod tests {
         for page in pages.chain([root.join("README.md"), root.join("docs/lab.md")]) {
             let text = fs::read_to_string(&page).expect("text");
             // Every second part is a block of code.
-            // Those of `console` are run by a test.
+            // Another test runs the `console` blocks.
             let blocks = text.split("```").skip(1).step_by(2);
             for block in blocks.filter(|block| !block.starts_with("console")) {
                 let commands = block.lines().map(|line| line.trim_start_matches("$ "));

@@ -1,4 +1,4 @@
-//! What decides where pages live, and puts them there.
+//! Options of `plan`, `run` and `optimize`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// As the policy crate decides.
+    /// The planner's policy of the same name.
     pub fn policy(self) -> nearpage_planner::Policy {
         match self {
             Self::Auto => nearpage_planner::Policy::Auto,

@@ -1,4 +1,4 @@
-//! What `record` can be told.
+//! Options of `record`.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -122,7 +122,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whom to observe.
     pub fn target(&self) -> Target {
         target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
     }

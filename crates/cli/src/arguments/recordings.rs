@@ -1,4 +1,4 @@
-//! What can be done with recordings.
+//! Options of the commands that read recordings.
 
 use std::path::PathBuf;
 
@@ -266,7 +266,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Which accesses are counted.
     pub fn operations(&self) -> Operations {
         match (self.loads, self.stores) {
             (true, _) => Operations::Loads,

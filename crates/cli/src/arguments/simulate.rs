@@ -1,4 +1,4 @@
-//! What `simulate` can be told.
+//! Options of `simulate` and `sweep`.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ impl From<InitialPlacement> for nearpage_online::Initial {
     }
 }
 
-/// Whose misses count, of a guest that was recorded with its kernel.
+/// With a guest that was traced with its kernel: the misses that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CountedMode {
     /// The kernel's
@@ -64,7 +64,7 @@ pub struct Simulate {
     /// Of the sweep, compute so many results at once [default: as many as there are CPUs]
     #[arg(long, value_name = "N", requires = "sweep", value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: Option<u16>,
-    /// Machine: a preset or a TOML file, with the caches that it was recorded for [default: that one]
+    /// Machine: a preset or a TOML file, with the caches that the trace was made for [default: the trace's machine]
     #[arg(long)]
     pub machine: Option<String>,
     /// Policies, with commas: first-touch, round-robin, interleave, block-naive, post-facto, migrate,
@@ -77,9 +77,9 @@ pub struct Simulate {
     pub policy: Vec<String>,
     #[command(flatten)]
     pub deciding: Deciding,
-    /// Set a parameter of the policies that have it (listed below); source (cache, sampled-cache, tlb,
-    /// sampled-tlb, loads, clock; of carrefour: asked, for the samples that it asks for); or of all:
-    /// flush (all, mapping), copy (cpu, hardware), pages (all, shared)
+    /// Set a parameter of the policies that have it (listed below), or source (cache, sampled-cache, tlb, sampled-tlb,
+    /// loads, clock; for carrefour also asked, the samples that it asks for). Parameters of all policies: flush (all,
+    /// mapping), copy (cpu, hardware), pages (all, shared)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Which thread runs where and when: a TOML file (see docs/reference/schedule-file.md). Threads that move are
@@ -107,17 +107,17 @@ pub struct Simulate {
 /// A part of a sweep: `2/4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// From 1.
+    /// Number of the part, from 1.
     pub number: u32,
-    /// How many parts there are.
+    /// Number of parts.
     pub of: u32,
 }
 
 impl Shard {
-    /// All of a sweep.
     pub const WHOLE: Self = Self { number: 1, of: 1 };
 
-    /// Is the cell at this position part of it? Neighbours take similar time and go to different parts.
+    /// Does the part have the cell at this position? Neighbouring cells take similar time, so they go to different
+    /// parts.
     pub fn has(self, position: usize) -> bool {
         position % self.of as usize == self.number as usize - 1
     }

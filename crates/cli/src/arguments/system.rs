@@ -1,4 +1,4 @@
-//! Of this machine, and of the command itself.
+//! Options of commands about this machine and about nearpage itself.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub struct Machine {
     pub before: MachineOptions,
 }
 
-/// What `machine` took before it had subcommands, and still does.
+/// Options of `machine` from before it had subcommands; they still work.
 #[derive(Debug, Args)]
 pub struct MachineOptions {
     #[arg(long, default_value = "local", hide = true)]
@@ -32,7 +32,7 @@ pub struct MachineOptions {
 }
 
 impl MachineOptions {
-    /// The subcommand that says the same; none where `--quick` says nothing.
+    /// The subcommand that these options mean; `None` for `--quick` alone, which means no subcommand.
     pub fn subcommand(self) -> Option<MachineCommand> {
         let (quick, output) = (self.quick, self.output);
         match (self.measure, self.calibrate, quick) {
@@ -114,7 +114,7 @@ pub enum MachineCommand {
         #[command(flatten)]
         output: MachineForm,
     },
-    /// Find from which rate of memory accesses on placement matters here, and how often samples may be taken
+    /// Find the rate of memory accesses from which placement matters here, and how often samples may be taken
     ///
     /// The first is measured as in Carrefour's paper, §3.2.1: loops with more and less computation between memory accesses
     /// run on all CPUs, once with each CPU's memory on its own node, and once with all memory on one node. The second

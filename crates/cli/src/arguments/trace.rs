@@ -1,4 +1,4 @@
-//! What `trace` can be told, and `record --source full`, which is its name of version 0.1.
+//! Options of `trace`, and of `record --source full`, its name in version 0.1.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// The first option that was given of those without a default.
+    /// The first option without a default value that was given.
     pub fn given(&self) -> Option<&'static str> {
         let given = [
             (self.machine.is_some(), "--machine"),

@@ -1,10 +1,10 @@
-//! Values that are more than numbers and names.
+//! Parsers of option values: percentages, times, sizes, addresses and rates.
 
 use std::ops::Range;
 
 use nearpage_http::Endpoint;
 
-/// `1`, `0.5%`.
+/// Parses a percentage, such as `1` or `0.5%`.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
@@ -12,10 +12,10 @@ pub fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Thirty years: what durations and clocks can count, added to a time too.
+/// Thirty years. Larger times overflow a `Duration`, or a clock to which the time is added.
 const SECONDS_MAX: f64 = 1e9;
 
-/// `2`, `0.5`, `500ms`, `10s`, `3m`, `1h`.
+/// Parses a time, such as `2`, `0.5`, `500ms`, `10s`, `3m` or `1h`.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let unit = units
@@ -28,7 +28,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Mebibytes: `512M`, `2G`.
+/// Parses a size in mebibytes, such as `512M` or `2G`.
 pub fn mib(text: &str) -> Result<u32, String> {
     let units = [("M", 1), ("G", 1024)];
     let unit = units
@@ -39,7 +39,7 @@ pub fn mib(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "expected a size from 64M to 1024G, such as 512M or 2G".to_owned())
 }
 
-/// `7f0000000000-7f0000200000`, with or without `0x`.
+/// Parses an address range, such as `7f0000000000-7f0000200000`, with or without `0x`.
 pub fn address_range(text: &str) -> Result<Range<u64>, String> {
     let address = |text: &str| {
         let digits = text.strip_prefix("0x").unwrap_or(text);
@@ -56,7 +56,7 @@ pub fn address_range(text: &str) -> Result<Range<u64>, String> {
     })
 }
 
-/// `127.0.0.1:9464`, `localhost:9464`, `[::1]:9464`.
+/// Checks an address with a port, such as `127.0.0.1:9464`, `localhost:9464` or `[::1]:9464`.
 pub fn socket_address(text: &str) -> Result<String, String> {
     let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
         let is_bracketed = host.starts_with('[') && host.ends_with(']');
@@ -69,7 +69,7 @@ pub fn socket_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// A collector of OpenTelemetry's profiles, under the port and path that the protocol gives it where the address has none.
+/// Parses the address of an OpenTelemetry collector. The protocol's port and path stand in where the address has none.
 pub fn collector(text: &str) -> Result<Endpoint, String> {
     Endpoint::parse(text, 4318, "/v1development/profiles")
 }
@@ -88,7 +88,7 @@ pub fn overhead(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Times as long; `1`, `1.5`, `100`.
+/// Parses a factor of at least 1, such as `1`, `1.5` or `100`.
 pub fn runtime_scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(times) if (1.0..=1e6).contains(&times) => Ok(times),
@@ -116,7 +116,7 @@ mod tests {
         ] {
             assert_eq!(super::seconds(text), Ok(seconds), "{text}");
         }
-        // What no duration can hold was an internal error.
+        // Times that do not fit into a `Duration` caused an internal error once.
         for bad in [
             "", "s", "-1", "1d", "inf", "nan", "1e999s", "1e30", "300000h",
         ] {

@@ -1,9 +1,9 @@
-//! Bundles: one file with all that a maintainer needs to know of another machine, and how nearpage behaves on that machine.
+//! Bundles: one file that describes another machine to a maintainer, and shows how nearpage behaves there.
 //!
 //! ```text
-//! sys/…                  what nearpage reads of /sys, and the PMUs' events as the kernel names them
+//! sys/…                  the parts of /sys that nearpage reads, and the PMUs' events as the kernel names them
 //! proc/hwloc-nofile-info the size of a page
-//! nearpage/perf.json     what the kernel allows, and raw records of a loop of nearpage's own (`nearpage_sampler::capture`)
+//! nearpage/perf.json     kernel permissions, and raw records of a loop of nearpage's own (`nearpage_sampler::capture`)
 //! nearpage/system.json   versions of nearpage and of the kernel, the processor's model
 //! ```
 
@@ -28,13 +28,13 @@ use crate::{Usage, json, shell, terminal};
 const SYS: &str = "/sys";
 const PERF: &str = "nearpage/perf.json";
 const SYSTEM: &str = "nearpage/system.json";
-/// Most bytes of a bundle.
+/// Size limit of a bundle.
 const BYTES_MAX: u64 = 64 << 20;
-/// Bounds of what is read about PMUs: devices, files of each folder, and bytes of a file.
+/// Limits for the description of PMUs: number of devices, number of files in a folder, and bytes of a file.
 const DEVICES_MAX: usize = 256;
 const FILES_MAX: usize = 4096;
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Where the kernel names PMUs and their events.
+/// Folder in which the kernel names PMUs and their events.
 const PMUS: &str = "sys/bus/event_source/devices";
 /// Keys of `/proc/cpuinfo` that identify the processor.
 const PROCESSOR_KEYS: [&str; 9] = [
@@ -52,14 +52,14 @@ const PROCESSOR_KEYS: [&str; 9] = [
 /// Paths with their contents; `None` for folders.
 type Files = BTreeMap<String, Option<Vec<u8>>>;
 
-/// The bundle's system, without its name.
+/// System of a bundle; it has no host name.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct System {
     /// Version of nearpage.
     nearpage: String,
     /// Release of the kernel.
     kernel: String,
-    /// The processor, as `/proc/cpuinfo` has it.
+    /// Entries of `/proc/cpuinfo` that identify the processor.
     processor: BTreeMap<String, String>,
 }
 
@@ -68,32 +68,32 @@ struct System {
 pub struct BundleOutput {
     /// Version of this form.
     version: u32,
-    /// The system on which it was made.
+    /// The system on which the bundle was made.
     system: System,
-    /// Its architecture.
+    /// Architecture of the machine.
     architecture: String,
-    /// Its memory nodes.
+    /// Number of memory nodes.
     nodes: usize,
-    /// Its CPUs.
+    /// Number of CPUs.
     cpus: usize,
-    /// What nearpage chooses to sample with.
+    /// The source that nearpage chooses for each value of `record --source`.
     choices: Vec<ChoiceOutput>,
-    /// What nearpage decodes.
+    /// How nearpage decodes the samples of each source.
     sources: Vec<DecodedSource>,
 }
 
-/// A choice of `record --source`.
+/// The choice for one value of `record --source`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ChoiceOutput {
-    /// The source that `--source` asks for.
+    /// The value of `--source`.
     request: String,
-    /// Is there a source?
+    /// Can nearpage sample with this value?
     works: bool,
     /// The reason for the choice.
     line: String,
 }
 
-/// Gathers a bundle, shows what is in it, and writes it.
+/// Gathers a bundle, lists its files, asks for consent, and writes the bundle.
 pub fn write(file: &Path, yes: bool) -> anyhow::Result<ExitCode> {
     let files = gathered()?;
     terminal::print(&listed(&files))?;
@@ -133,7 +133,6 @@ pub fn write(file: &Path, yes: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gathers the files of a bundle.
 fn gathered() -> anyhow::Result<Files> {
     let mut files = Machine::gather(Path::new(SYS))?;
     add_pmus(&mut files);
@@ -152,12 +151,12 @@ fn gathered() -> anyhow::Result<Files> {
     Ok(files)
 }
 
-/// The text of a file of the kernel's; empty if it cannot be read.
+/// Text of a kernel file; empty if the file cannot be read.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The first processor's model.
+/// Keys of the first processor in `/proc/cpuinfo` that identify its model.
 fn processor(cpuinfo: &str) -> BTreeMap<String, String> {
     let lines = cpuinfo.lines().take_while(|line| !line.trim().is_empty());
     let pairs = lines.filter_map(|line| line.split_once(':'));
@@ -167,7 +166,7 @@ fn processor(cpuinfo: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// PMUs, with the fields and events that the kernel names.
+/// Adds the PMUs with the fields and events that the kernel names.
 fn add_pmus(files: &mut Files) {
     for device in names(PMUS).into_iter().take(DEVICES_MAX) {
         let device = format!("{PMUS}/{device}");
@@ -246,7 +245,7 @@ fn without_numbers(path: &str) -> String {
     path.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
-/// An archive of files, in the order of their paths.
+/// Packs files into an archive, in the order of their paths.
 fn packed(files: &Files) -> anyhow::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for (path, content) in files {
@@ -276,7 +275,7 @@ fn packed(files: &Files) -> anyhow::Result<Vec<u8>> {
     Ok(archive.into_inner()?)
 }
 
-/// Says what nearpage does on a bundle's machine.
+/// Prints how nearpage behaves on a bundle's machine.
 pub fn replay(file: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     let named = || file.display().to_string();
     let bytes = nearpage_files::read(file, BYTES_MAX).with_context(named)?;
@@ -292,7 +291,7 @@ fn machine(bytes: &[u8]) -> anyhow::Result<Machine> {
     Ok(Machine::from_sysfs_archive(bytes, "bundle.tar")?)
 }
 
-/// The machine of a bundle, and what nearpage does there.
+/// The machine of a bundle, and how nearpage behaves there.
 fn output(bytes: &[u8]) -> anyhow::Result<(Machine, BundleOutput)> {
     let text = |path: &str| -> anyhow::Result<String> {
         let found = Machine::file_of_archive(bytes, path)?;

@@ -1,4 +1,4 @@
-//! `nearpage evaluate`: how good the plans of lossy recordings are, against a reference's.
+//! `nearpage evaluate`: compares the plans of lossy recordings with the plan of a reference.
 
 mod recorded;
 mod replayed;
@@ -83,7 +83,7 @@ pub fn main(arguments: Evaluate) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Can it be replayed?
+/// Can the recording be replayed?
 fn is_full(recording: &Recording) -> bool {
     !matches!(
         recording.trace(),
@@ -91,13 +91,13 @@ fn is_full(recording: &Recording) -> bool {
     )
 }
 
-/// Elapsed time of the run that was recorded.
+/// Elapsed time of the recorded run, in seconds.
 fn seconds(analysis: &Analysis) -> f64 {
     let metadata = &analysis.recording.metadata;
     metadata.end_ns.saturating_sub(metadata.begin_ns) as f64 / 1e9
 }
 
-/// What recordings are measured against.
+/// The reference and the parameters of the comparison.
 struct Comparison<'a> {
     reference: &'a Analysis,
     machine: &'a Machine,
@@ -106,18 +106,17 @@ struct Comparison<'a> {
     remote_latency_cycles: f64,
 }
 
-/// One recording.
+/// Figures of one recording.
 struct Row {
     recording: String,
     samples: u64,
     seconds: f64,
-    /// Where its threads are taken to run.
+    /// Assumed placement of the threads.
     threads: Threads,
     quality: Quality,
-    /// The run's own.
+    /// Remote accesses in the recorded run itself.
     recorded: RecordedRemote,
-    /// The reference's accesses, by weight: of all, remote under first touch, remote under this
-    /// recording's plan.
+    /// The reference's accesses, by weight: all, remote under first touch, and remote under this recording's plan.
     accesses: f64,
     remote_first_touch: f64,
     remote_planned: f64,
@@ -129,7 +128,7 @@ impl Comparison<'_> {
         Planner::of(analysis, self.machine, self.deciding.threads())
     }
 
-    /// Plans of a recording, and what they do to the reference.
+    /// Plans of a recording, and their effect on the reference's accesses.
     fn row(&self, folder: &Path, analysis: &Analysis) -> anyhow::Result<Row> {
         let (reference, own) = (self.planner(self.reference), self.planner(analysis));
         let mut row = Row {
@@ -196,7 +195,7 @@ impl Comparison<'_> {
     }
 
     fn to_text(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
-        // Where a terminal is narrow, shares have no decimals.
+        // On a narrow terminal, shares have no decimals.
         let decimals = usize::from(terminal::width() >= 80);
         let change_width = if decimals > 0 { 15 } else { 11 };
         let figures = 9 + 2 * change_width + 9 + 8;
@@ -264,7 +263,7 @@ impl Comparison<'_> {
         text + &self.legend(rows, simulated, notes)
     }
 
-    /// What the tables' figures are of, and what has to be known of them.
+    /// Explains which accesses each column counts, and adds the notes.
     fn legend(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
         let mut lines = vec![
             rows[0].threads.words(),
@@ -295,67 +294,67 @@ impl Comparison<'_> {
 pub struct EvaluateOutput {
     /// Version of this form.
     version: u32,
-    /// The recording that the others are measured against.
+    /// The recording that the other recordings are compared with.
     reference: Compared,
-    /// The machine that is decided for.
+    /// The machine for which plans are decided.
     machine: String,
     /// How pages are decided.
     policy: &'static str,
-    /// Loads that took so many cycles and more count as remote where the page's node is not known.
+    /// Loads that took at least this many cycles count as remote if the page's node is not known.
     remote_latency_cycles: f64,
-    /// The trace on which plans were simulated; null: none was.
+    /// The trace on which plans were simulated; null: no plan was simulated.
     replayed: Option<String>,
-    /// Simulated without a plan.
+    /// Result of a simulation without a plan.
     first_touch: Option<SimulatedTime>,
     /// Recordings that are compared with the reference.
     recordings: Vec<Compared>,
-    /// What has to be known of the figures.
+    /// Limits of the figures.
     notes: Vec<String>,
 }
 
 /// One recording that is compared.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Compared {
-    /// Its folder.
+    /// Folder of the recording.
     recording: String,
-    /// Accesses that it has.
+    /// Number of accesses in the recording.
     samples: u64,
     /// Elapsed time of the recorded run.
     elapsed_ns: f64,
-    /// Where threads are taken to run.
+    /// Assumed placement of the threads.
     threads: Threads,
-    /// Pages for which it has a hint.
+    /// Number of pages for which the recording gives a hint.
     hints: u64,
-    /// Pages for which the reference has one.
+    /// Number of pages for which the reference gives a hint.
     reference_hints: u64,
     /// Share of the reference's pages with a hint, 0 to 1.
     coverage: f64,
-    /// Share of its hints that are the reference's, 0 to 1.
+    /// Share of the recording's hints that agree with the reference's, 0 to 1.
     accuracy: f64,
-    /// Share of the reference's hints that it has, 0 to 1.
+    /// Share of the reference's hints that the recording gives as well, 0 to 1.
     useful_fraction: f64,
     /// The reference's accesses, by weight.
     accesses: f64,
-    /// Of these, remote under first touch.
+    /// Part of `accesses` that is remote under first touch.
     remote_first_touch: f64,
-    /// Of these, remote under this recording's plan.
+    /// Part of `accesses` that is remote under this recording's plan.
     remote_planned: f64,
-    /// The run's own accesses.
+    /// Accesses of the recorded run itself.
     recorded: RecordedRemote,
-    /// Under its plan, simulated; null: its plan was not simulated.
+    /// Result of a simulation under this recording's plan; null: the plan was not simulated.
     simulated: Option<SimulatedTime>,
 }
 
-/// What a simulation came to.
+/// Result of a simulation.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SimulatedTime {
-    /// All of it.
+    /// Simulated time.
     time_ns: f64,
-    /// Of that, the part in which several threads run.
+    /// Part of `time_ns` in which several threads run.
     parallel_ns: f64,
-    /// Misses.
+    /// Number of misses.
     misses: u64,
-    /// Of these, remote.
+    /// Number of misses to another node's memory.
     remote: u64,
 }
 

@@ -1,31 +1,31 @@
-//! How many of a run's own accesses were remote, as far as its recording tells.
+//! Share of a run's own accesses that were remote, as far as its recording shows.
 
 use nearpage_machine::NodeId;
 use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Level, Recording};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Accesses of a run by weight, without those that caches served.
+/// Accesses of a run by weight, without cache hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct RecordedRemote {
-    /// Of which it is known whether they were remote.
+    /// Accesses that are known to be local or remote.
     #[serde(rename = "accesses")]
     pub told: f64,
-    /// Of these: remote.
+    /// Part of `accesses` that is remote.
     pub remote: f64,
-    /// Of `accesses`: by latency, for want of the page's node.
+    /// Part of `accesses` that was classified by latency, because the page's node is not known.
     pub by_latency: f64,
 }
 
 impl RecordedRemote {
-    /// Share of what is told; none where nothing is.
+    /// Remote share of the classified accesses; `None` without any.
     pub fn share(&self) -> Option<f64> {
         (self.told > 0.0).then(|| self.remote / self.told)
     }
 
-    /// Counts all accesses of a recording: remote where page and CPU are on different nodes; where
-    /// the page's node is not known, loads of `cycles_min` and more, as Marathe, Thakkar and Mueller
-    /// (section 6) take loads above 512 cycles for remote ones. Clock and signal samples measure no latency.
+    /// Counts all accesses of a recording. An access is remote if page and CPU are on different nodes. Where the page's
+    /// node is not known, loads of `cycles_min` and more count as remote: Marathe, Thakkar and Mueller (section 6) take
+    /// loads above 512 cycles for remote. Clock and signal samples measure no latency.
     pub fn of(recording: &Recording, cycles_min: f64) -> anyhow::Result<Self> {
         let mut node_of_cpu: Vec<Option<NodeId>> = Vec::new();
         for node in &recording.machine.nodes {

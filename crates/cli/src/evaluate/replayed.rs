@@ -1,4 +1,4 @@
-//! The time that plans give, each simulated on one trace.
+//! Simulates plans on one trace and reports the time that each takes.
 
 use nearpage_machine::Machine;
 use nearpage_plan::Plan;
@@ -11,18 +11,17 @@ use nearpage_planner::replay::trace::Replayed;
 
 use crate::progress::Progress;
 
-/// What was simulated.
 pub struct Simulated {
     /// The recording that was replayed.
     pub recording: String,
-    /// Without a plan.
+    /// Result without a plan.
     pub first_touch: Outcome,
-    /// By position of the plans; none where a plan means nothing there.
+    /// Results by position of the plans; `None` for a plan that places nothing in this trace.
     pub planned: Vec<Option<Outcome>>,
 }
 
-/// Replays `recording` under first touch and under the plans of each of the recordings that are
-/// compared; `notes` gets what is to be known of it.
+/// Replays `recording` under first touch and under the plans of each compared recording. `notes` gets the limits of the
+/// simulation.
 pub fn replay(
     recording: &Recording,
     machine: &Machine,

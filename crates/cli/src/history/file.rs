@@ -1,8 +1,8 @@
-//! The file of predictions and what came of them: a line of JSON for each, the newest last.
+//! File of predictions and measurements: one line of JSON for each pair, the newest last.
 //!
-//! It is in the user's state folder and never leaves it. A writer holds a lock on a file beside it, writes all lines anew
-//! under another name, and renames: a reader sees the old lines or the new ones, and a full disk leaves the old ones. Links are
-//! not followed.
+//! The file is in the user's state folder and never leaves this machine. A writer holds a lock on a second file, writes
+//! all lines under another name, and renames. So a reader sees the old lines or the new lines, and a full disk leaves
+//! the old lines. Links are not followed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -17,64 +17,65 @@ use serde::{Deserialize, Serialize};
 
 /// Pairs that are kept, the newest ones.
 pub const PAIRS_MAX: usize = 1000;
-/// Bytes of the file; no more are read, and older pairs go where there are more.
+/// Size limit of the file in bytes. Larger files are refused, and the oldest pairs are dropped to stay below the limit.
 const BYTES_MAX: usize = 1 << 20;
-/// Letters of a name.
+/// Length limit of a name, in characters.
 const NAME_MAX: usize = 200;
-/// Another writer is waited for so long.
+/// How long a writer waits for another writer.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 const FILE: &str = "history.jsonl";
 const LOCK: &str = "history.lock";
-/// Version of a line.
+/// Version of the format of a line.
 pub const VERSION: u32 = 1;
 
-/// Which command measured.
+/// The command that measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeasuredBy {
-    /// `optimize`: runs as they are and placed, in turn.
+    /// `optimize`: runs with and without the plan, in turn.
     Optimize,
-    /// `run`: a placed run, against the runs that `optimize` made before.
+    /// `run`: a run under the plan, compared with the earlier runs of `optimize`.
     Run,
 }
 
-/// A prediction and what came of it. Changes are shares of the time under first touch; −0.2: a fifth less.
+/// A prediction and its measurement. Changes are shares of the time under first touch: −0.2 means a fifth less.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pair {
     /// Version of this form.
     pub version: u32,
-    /// When it was measured, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     pub unix_s: u64,
-    /// The program's file name.
+    /// File name of the program.
     pub program: String,
-    /// The program's build-id, or its name where it has none, and a digest of the arguments.
+    /// Identity of the program and its arguments: the build-id (or the name, without a build-id) and a digest of the
+    /// arguments.
     pub key: String,
-    /// The machine.
+    /// Name of the machine.
     pub machine: String,
-    /// Its class.
+    /// Class of the machine.
     pub class: MachineClass,
-    /// Which command measured.
+    /// The command that measured.
     pub measured_by: MeasuredBy,
-    /// How the time was predicted.
+    /// Method of the prediction.
     pub predicted_by: Judged,
-    /// The change that was predicted.
+    /// Predicted change of the time.
     pub predicted: f64,
-    /// Bounds of it by the number of samples; null where there are none.
+    /// Bounds of `predicted` that follow from the number of samples; null if there are none.
     pub predicted_range: Option<[f64; 2]>,
-    /// The change that was measured.
+    /// Measured change of the time.
     pub measured: f64,
     /// Elapsed time without the plan, in nanoseconds: the median of the runs.
     pub first_touch_ns: f64,
-    /// Elapsed time with the plan.
+    /// Elapsed time with the plan, in nanoseconds.
     pub planned_ns: f64,
-    /// Runs of each kind.
+    /// Number of runs of each kind.
     pub runs: u32,
-    /// The kept plan's folder name; null where none was kept.
+    /// Folder name of the kept plan; null where no plan was kept.
     pub plan: Option<String>,
 }
 
 impl Pair {
-    /// The predicted time as a part of the measured one, less 1.
+    /// Error of the prediction: predicted time over measured time, minus 1.
     pub fn error(&self) -> f64 {
         (1.0 + self.predicted) / (1.0 + self.measured) - 1.0
     }
@@ -90,42 +91,40 @@ impl Pair {
     }
 }
 
-/// What is kept.
+/// Content of the history.
 #[derive(Clone, Debug, Default)]
 pub struct HistoryContent {
     /// The pairs, the oldest first.
     pub pairs: Vec<Pair>,
-    /// Lines that cannot be read: of another version, or damaged.
+    /// Number of lines that cannot be read: of another version, or damaged.
     pub unreadable: usize,
-    /// All lines, as they are.
+    /// All lines, unchanged.
     lines: Vec<String>,
 }
 
-/// Where pairs are kept.
 #[derive(Clone, Debug)]
 pub struct History {
     folder: PathBuf,
 }
 
 impl History {
-    /// In this folder, which need not exist.
+    /// History in this folder, which need not exist.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
         }
     }
 
-    /// The user's; none without a home folder.
+    /// History of the user; `None` without a home folder.
     pub fn of_user() -> Option<Self> {
         nearpage_plan::state_folder().map(Self::new)
     }
 
-    /// The file.
     pub fn path(&self) -> PathBuf {
         self.folder.join(FILE)
     }
 
-    /// What is kept; nothing where there is no file.
+    /// Reads the history; without a file, the history is empty.
     pub fn read(&self) -> io::Result<HistoryContent> {
         let mut file = match nearpage_files::open_to_write(&self.path()) {
             Ok(file) => file,
@@ -155,7 +154,7 @@ impl History {
         Ok(kept)
     }
 
-    /// Adds a pair; the oldest go where there are too many.
+    /// Adds a pair, and drops the oldest pairs beyond the limits.
     pub fn add(&self, pair: &Pair) -> io::Result<()> {
         let mut pair = pair.clone();
         for name in [&mut pair.program, &mut pair.key, &mut pair.machine] {
@@ -184,7 +183,6 @@ impl History {
         nearpage_files::replace(&self.path(), text.as_bytes())
     }
 
-    /// Forgets all pairs.
     pub fn clear(&self) -> io::Result<()> {
         if fs::symlink_metadata(self.path()).is_err() {
             return Ok(());
@@ -193,7 +191,7 @@ impl History {
         fs::remove_file(self.path())
     }
 
-    /// Held until it is dropped.
+    /// Locks the history until the returned file is dropped.
     fn lock(&self) -> io::Result<File> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -220,7 +218,7 @@ impl History {
     }
 }
 
-/// The model's errors, as far as pairs tell them.
+/// Errors of the model, learned from pairs that the model predicted.
 pub fn errors(pairs: &[Pair]) -> ModelErrors {
     let modelled = pairs
         .iter()
@@ -234,7 +232,7 @@ pub fn errors(pairs: &[Pair]) -> ModelErrors {
     }))
 }
 
-/// Tells a program with its arguments from others, without naming the arguments (FNV-1a).
+/// Key that identifies a program with its arguments. The arguments enter as a digest (FNV-1a), so they stay private.
 pub fn key(program: &nearpage_plan::Program) -> String {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
@@ -252,7 +250,6 @@ pub fn key(program: &nearpage_plan::Program) -> String {
     format!("{name}-{digest:016x}")
 }
 
-/// A path's last part.
 pub fn last_part(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_string_lossy().into_owned())
 }
@@ -347,7 +344,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let history = History::new(folder.path());
         history.add(&pair(1)).unwrap();
-        // The new file cannot be made: a folder has its name.
+        // A folder under the name of the temporary file makes the write fail.
         fs::create_dir(
             folder
                 .path()

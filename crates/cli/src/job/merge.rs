@@ -1,4 +1,4 @@
-//! `nearpage merge JOB…`: the accesses of all ranks as one Parquet data set for query engines.
+//! `nearpage merge JOB…`: merges the accesses of all ranks into one Parquet data set for query engines.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use crate::arguments::Merge;
 use crate::progress::Progress;
 use crate::{Usage, json, terminal};
 
-/// In a partition's name, where the recordings don't say the job or host.
+/// Name in a partition where the recordings don't give the job or host.
 const UNKNOWN: &str = "unknown";
 
 /// What `merge --json` prints.
@@ -27,11 +27,11 @@ pub struct MergeOutput {
     version: u32,
     /// Folder of the data set.
     output: PathBuf,
-    /// Ranks whose accesses are in it.
+    /// Number of ranks whose accesses are in the data set.
     ranks: u64,
-    /// Their accesses.
+    /// Number of accesses.
     pub accesses: u64,
-    /// What has to be known of the recordings: missing ranks, ranks that were left out.
+    /// Missing ranks, and ranks that were left out.
     notes: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ pub fn merge_jobs(arguments: &Merge) -> anyhow::Result<ExitCode> {
 }
 
 impl MergeOutput {
-    /// Says what was done unless that is not asked for, and what has to be known.
+    /// Prints the notes, and unless `is_quiet` also the result.
     pub fn say(&self, is_quiet: bool) {
         self.notes.iter().for_each(|note| terminal::say(note));
         if !is_quiet {
@@ -77,7 +77,7 @@ impl MergeOutput {
     }
 }
 
-/// A text in double quotes, for a shell: it has single ones of its own.
+/// Quotes a text with double quotes for a shell; the text has single quotes of its own.
 fn quoted_by_double(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {
@@ -89,7 +89,7 @@ fn quoted_by_double(text: &str) -> String {
     quoted + "\""
 }
 
-/// Writes the data set beside its place and gives it its name in the end: it is there whole or not at all.
+/// Writes the data set under a temporary name and renames it at the end, so that the output is complete or absent.
 pub fn merge(jobs: &[Job], output: &Path) -> anyhow::Result<MergeOutput> {
     let is_used = match fs::read_dir(output) {
         Ok(mut entries) => entries.next().is_some(),
@@ -150,7 +150,7 @@ pub fn merge(jobs: &[Job], output: &Path) -> anyhow::Result<MergeOutput> {
     Ok(merged)
 }
 
-/// Removed unless it was renamed.
+/// A folder that is removed on drop, unless it was renamed.
 struct Unfinished(PathBuf);
 
 impl Drop for Unfinished {
@@ -159,7 +159,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// Folder of a rank in the data set, whose names query engines read as columns.
+/// Folder of a rank in the data set. Query engines read the `key=value` names as columns.
 fn partition(output: &Path, job: &Job, rank: &RankRecording) -> PathBuf {
     let value = |text: Option<&str>| {
         let fit = text.and_then(fit_for_a_file);
@@ -171,7 +171,7 @@ fn partition(output: &Path, job: &Job, rank: &RankRecording) -> PathBuf {
         .join(format!("rank={}", rank.rank))
 }
 
-/// Makes a folder that nobody else may read, as recordings are.
+/// Makes a folder that other users cannot read, as folders of recordings are.
 fn make(folder: &Path) -> anyhow::Result<()> {
     DirBuilder::new()
         .recursive(true)

@@ -1,4 +1,4 @@
-//! What the recordings of a job's ranks say together: `nearpage report JOB`, `plan JOB`, `merge JOB`.
+//! Commands on the recordings of a job's ranks together: `nearpage report JOB`, `plan JOB` and `merge JOB`.
 
 mod merge;
 mod plan;
@@ -63,11 +63,11 @@ pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the page shows of a job: its report, and recordings that are open from the start.
+/// Content of a job's page: the report, and the recordings that are open from the start.
 pub struct JobPage {
-    /// Recordings of a rank of the largest group, and one of the next group.
+    /// Recordings of one rank of the largest group and one rank of the next group.
     pub recordings: Vec<PathBuf>,
-    /// The report, and where ranks' recordings are.
+    /// The report, and the folders of the ranks' recordings.
     pub ranks: JobRanks,
 }
 
@@ -101,19 +101,19 @@ fn for_recordings(options: &str, job: &Job) -> anyhow::Error {
     .into()
 }
 
-/// Recordings that are read at once: each is in memory until its profile is made.
+/// Number of recordings that are read at once. Each stays in memory until its profile is made.
 const READ_AT_ONCE_MAX: usize = 4;
 
-/// What was found in each rank's recording.
+/// Findings from each rank's recording.
 struct Ranks {
     profiles: Vec<RankProfile>,
     names: ObjectNames,
-    /// By host.
+    /// Machines by host name.
     machines: BTreeMap<String, Machine>,
 }
 
 impl Ranks {
-    /// Ranks whose recordings can't be read are left out, and noted.
+    /// Reads all ranks. Ranks whose recordings can't be read are left out, and noted.
     fn read(job: &mut Job, operations: Operations) -> anyhow::Result<Self> {
         let mut read = Self {
             profiles: Vec::new(),
@@ -149,7 +149,7 @@ impl Ranks {
 
 type Found = anyhow::Result<(RankFindings, Machine)>;
 
-/// Reads recordings, several at once, and calls `take` with what was found in each, in their order.
+/// Reads several recordings at once, and calls `take` with the findings of each, in the order of `ranks`.
 fn for_each_in_order(
     ranks: &[RankRecording],
     operations: Operations,
@@ -172,7 +172,7 @@ fn for_each_in_order(
                     let position = next.fetch_add(1, Ordering::Relaxed);
                     ranks.get(position).map(|rank| (position, rank))
                 } {
-                    // Nobody receives any more only where this process ends.
+                    // Sending fails only after the receiver is gone, when this process ends.
                     let _ = send.send((position, find(rank)));
                 }
             });

@@ -1,4 +1,4 @@
-//! `nearpage plan JOB`: one plan, with a part for each group of ranks that behave alike.
+//! `nearpage plan JOB`: makes one plan, with a part for each group of ranks that behave alike.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,22 +21,22 @@ use crate::{Usage, json, shell, terminal};
 pub struct PlannedJob {
     /// Ranks that behave alike, the largest group first.
     groups: Vec<PlannedGroup>,
-    /// Ranks with too few samples to be in a group; they follow a part as ranks that were not recorded do.
+    /// Ranks with too few samples for a group. At run time they choose a part as ranks without a recording do.
     too_few_samples: Vec<u32>,
-    /// What has to be known of the recordings: missing ranks, mixed versions.
+    /// Limits of the recordings, such as missing ranks and mixed versions.
     notes: Vec<String>,
 }
 
 /// A part of a job's plan.
 #[derive(Debug, Serialize, JsonSchema)]
 struct PlannedGroup {
-    /// Ranks that follow it.
+    /// Ranks that follow this part.
     ranks: Vec<u32>,
-    /// Ranks that were not recorded follow it where they have one of these numbers among the ranks of their host.
+    /// Local ranks of the group. A rank without a recording follows this part if its local rank is in the list.
     local_ranks: Vec<u32>,
-    /// The rank whose recording it was decided from.
+    /// Rank whose recording the part was decided from.
     decided_from: u32,
-    /// Positions in `plans`: one for each program of the ranks.
+    /// Positions in `plans`, one for each program of the ranks.
     plans: Vec<usize>,
 }
 
@@ -153,7 +153,7 @@ fn show(
     Ok(())
 }
 
-/// What the job was launched with, as it would be typed.
+/// Start of a command line with the job's launcher, such as `srun -n 8 `.
 fn launch_of(job: &Job) -> String {
     let launched = job
         .ranks

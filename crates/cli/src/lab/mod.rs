@@ -24,19 +24,19 @@ pub use matrix::MatrixOutput;
 pub struct LabOutput {
     /// Version of this form.
     version: u32,
-    /// The command's, as a shell shows it.
+    /// Exit status of the command, as a shell shows it.
     exit_status: u8,
     /// The modelled machine.
     machine: String,
     /// CPUs of the guest.
     cpus: u32,
-    /// What had to be assumed of the machine, or was left out of it.
+    /// Properties of the machine that were assumed or not modelled.
     assumed: Vec<String>,
-    /// What the guest's kernel said that puts the result in doubt.
+    /// Messages of the guest's kernel that put the result in doubt.
     warnings: Vec<String>,
-    /// From the begin mark to the end mark: of the command, or of its stable phase.
+    /// Counts from the begin mark to the end mark: of the whole command, or of its stable phase.
     counts: Option<LabCounts>,
-    /// What the guest's kernel did with pages while the command ran.
+    /// Page events in the guest's kernel while the command ran.
     pages: Option<LabPages>,
 }
 
@@ -79,7 +79,7 @@ pub fn main(arguments: Lab) -> anyhow::Result<ExitCode> {
     };
     let json = arguments.json;
     let print = |stream: LabStream, bytes: &[u8]| {
-        // Whoever no longer reads it does not end the run.
+        // A closed pipe does not end the run.
         let _ = match stream {
             LabStream::Output if !json => {
                 let mut output = std::io::stdout();

@@ -1,4 +1,4 @@
-//! `nearpage machine list`: the presets.
+//! `nearpage machine list`: lists the presets.
 
 use std::process::ExitCode;
 
@@ -13,29 +13,30 @@ use crate::{json, terminal};
 pub struct MachineList {
     /// Version of this form.
     version: u32,
-    /// The presets.
     machines: Vec<Listed>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct Listed {
-    /// What `--machine` takes.
+    /// Name that `--machine` takes.
     name: String,
     /// Memory nodes.
     nodes: usize,
     /// CPUs of all nodes.
     cpus: usize,
-    /// Latency (or distance) of the farthest memory, as a multiple of the nearest for the same CPUs; the greatest of all nodes.
+    /// Latency (or distance) of the farthest memory, as a multiple of the nearest for the same CPUs: the maximum over
+    /// all nodes.
     far_to_near: f64,
-    /// Bytes per second that a node's memory gives at most; null: no limit.
+    /// Bandwidth limit of a node's memory, in bytes per second; null: no limit.
     node_bandwidth_bytes_per_s: Option<f64>,
-    /// Bytes per second and direction of the narrowest link between nodes and of the widest; null: no limit.
+    /// Bandwidth limits of the narrowest and the widest link between nodes, in bytes per second and direction; null: no
+    /// limit.
     link_bandwidth_bytes_per_s: Option<[f64; 2]>,
-    /// The year in which machines of this kind came out, or were described; null: not known.
+    /// Year in which machines of this kind were released or described; null: not known.
     year: Option<u16>,
-    /// What is assumed of it, missing or left out.
+    /// Assumptions about the machine, and properties that are missing or left out.
     notes: Vec<String>,
-    /// Where the figures come from.
+    /// Source of the figures.
     source: String,
 }
 
@@ -58,10 +59,10 @@ impl TryFrom<Machine> for Listed {
     }
 }
 
-/// Columns of a terminal from which on the table is whole.
+/// Width of a terminal that fits the whole table.
 const WHOLE_TABLE: usize = 72;
 
-/// In GB/s; a range where the two differ.
+/// Bandwidth in GB/s, as a range if the two limits differ.
 fn gigabytes(limits: Option<[f64; 2]>) -> String {
     let one = |bytes_per_s: f64| match bytes_per_s < 1e9 {
         true => format!("{:.2}", bytes_per_s / 1e9),
@@ -92,7 +93,7 @@ pub fn main(json: bool) -> anyhow::Result<ExitCode> {
         .map(|machine| machine.name.len())
         .max()
         .unwrap_or(0);
-    // Where there is no room for all, what is known of the name anyway gives way.
+    // A narrow terminal leaves out year and CPUs, which are known from the machine's name.
     let is_narrow = terminal::width() < WHOLE_TABLE;
     let line = |[name, year, nodes, cpus, far_to_near, memory, links]: [&str; 7]| {
         let kind = match is_narrow {

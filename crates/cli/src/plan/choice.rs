@@ -1,4 +1,4 @@
-//! What a choice among several recordings came to, in words.
+//! Text about a choice among several recordings.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use nearpage_report::printable;
 use crate::Usage;
 use crate::arguments::{self, Policy, Threads};
 
-/// A layout can't be asked for of recordings that are compared by their layouts.
+/// Refuses `--threads` with recordings that are compared by their thread layouts.
 pub fn refuse_threads(arguments: &arguments::Plan) -> Result<(), Usage> {
     match arguments.deciding.threads {
         Some(threads @ (Threads::Compact | Threads::Scatter)) => Err(Usage(format!(
@@ -21,7 +21,7 @@ pub fn refuse_threads(arguments: &arguments::Plan) -> Result<(), Usage> {
     }
 }
 
-/// Only `auto` predicts times.
+/// Refuses policies other than `auto`, because only `auto` predicts times.
 pub fn refuse_policies(arguments: &arguments::Plan) -> Result<(), Usage> {
     match arguments.policy.iter().find(|one| **one != Policy::Auto) {
         Some(policy) => Err(Usage(format!(
@@ -33,7 +33,7 @@ pub fn refuse_policies(arguments: &arguments::Plan) -> Result<(), Usage> {
     }
 }
 
-/// A row for each recording, and what was taken why.
+/// A row for each recording, and the reason for the choice.
 pub fn to_text(choice: &Choice) -> String {
     let mut text = String::new();
     let taken = choice.taken();
@@ -104,8 +104,8 @@ mod tests {
 
     use super::*;
 
-    /// Of recordings `a`, `b` and so on: layouts, times under first touch and, of those that were looked into, under
-    /// their plans.
+    /// Makes recordings `a`, `b` and so on of layouts, times under first touch, and times under the plans of the
+    /// recordings that were planned.
     fn choice(taken: usize, recordings: &[(Option<&'static str>, f64, Option<f64>)]) -> Choice {
         let weighed = |(number, (&(threads, first_touch_ns, planned_ns), name)): (usize, _)| {
             let name: char = name;

@@ -1,4 +1,4 @@
-//! What a plan for several inputs does to each of them, as a table.
+//! Table of a plan's effect on each of several inputs.
 
 use std::fmt::Write;
 
@@ -56,7 +56,7 @@ fn recording(one: &OfInput) -> String {
     )
 }
 
-/// `64.0 MiB 97 % local`, by recording.
+/// Cells such as `64.0 MiB 97 % local`, one for each recording.
 fn each(object: &AcrossObject) -> impl Iterator<Item = String> {
     let of = |(size_bytes, local): (&Option<u64>, &Option<f64>)| match (size_bytes, local) {
         (Some(size_bytes), Some(local)) => {

@@ -1,4 +1,4 @@
-//! A decided plan as a table.
+//! Text of a decided plan.
 
 use std::fmt::Write;
 
@@ -12,13 +12,13 @@ use nearpage_planner::{
 use nearpage_report::emphasis::{BAD, DOUBTFUL, painted};
 use nearpage_report::{printable, shorten, width, wrapped};
 
-/// What takes more than so many times as long as first touch loses to it.
+/// A plan whose time is above this multiple of first touch's counts as slower.
 const LOSES: f64 = 1.0005;
 /// Objects below this share of the cost have no row, unless the plan places them.
 const COST_SHARE_MIN: f64 = 0.005;
 const ROWS_MAX: usize = 20;
 
-/// A decided plan as a table, with the time that it takes, what changes while the program runs, and what has to be known.
+/// A decided plan as a table, with its predicted time, changes during the run, warnings and notes.
 pub fn to_text(decided: &DecidedPlan, width: usize, colour: bool) -> String {
     let paragraph = |words: &str| wrapped(&printable(words), width) + "\n";
     let program = match decided.program.as_str() {
@@ -66,7 +66,7 @@ pub fn to_text(decided: &DecidedPlan, width: usize, colour: bool) -> String {
     text
 }
 
-/// Objects that have a row.
+/// Objects that have a row in the table.
 fn rows(objects: &[ObjectPrediction]) -> Vec<&ObjectPrediction> {
     let worth_a_row = |object: &&ObjectPrediction| {
         let has_own = !object.decisions.is_empty() && !object.unmatched;
@@ -75,7 +75,7 @@ fn rows(objects: &[ObjectPrediction]) -> Vec<&ObjectPrediction> {
     objects.iter().filter(worth_a_row).take(ROWS_MAX).collect()
 }
 
-/// What the marks in rows mean, as far as there are any.
+/// Explanations of the marks that the rows have.
 fn legend(rows: &[&ObjectPrediction]) -> Vec<String> {
     let unsure = || {
         format!(
@@ -90,21 +90,21 @@ fn legend(rows: &[&ObjectPrediction]) -> Vec<String> {
     unsure.into_iter().chain(assumed).collect()
 }
 
-/// What the column of placements says.
+/// Text of the placement column.
 fn placement(object: &ObjectPrediction) -> String {
     let kind = if object.unmatched { "unmatched: " } else { "" };
     let unsure = if is_unsure(object) { " ?" } else { "" };
     format!("{kind}{}{unsure}", object.placement)
 }
 
-/// Does another placement come of many resamples of the recording?
+/// Do many resamples of the recording lead to another placement?
 fn is_unsure(object: &ObjectPrediction) -> bool {
     object
         .confidence
         .is_some_and(|share| share < Confidence::SURE)
 }
 
-/// A row for each object that matters, and what holds for all of them.
+/// A row for each object that matters, and totals of all objects.
 fn objects(
     decided: &DecidedPlan,
     rows: &[&ObjectPrediction],
@@ -165,7 +165,7 @@ fn objects(
     text
 }
 
-/// What changes while the program runs.
+/// Changes while the program runs: online migration, and placements and thread moves of phases.
 fn later(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
     let mut text = String::new();
     if let Some(parameters) = &decided.online_migration {
@@ -210,15 +210,14 @@ fn later(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
     text
 }
 
-/// The table's columns: the name, then size, cost, placement, first touch, interleave, planned, as far as there is
-/// room.
+/// Columns of the table: name, size, cost, placement, first touch, interleave and planned, as far as they fit.
 struct Columns {
     name: usize,
-    /// 0: left out.
+    /// 0: the column is left out.
     widths: [usize; 6],
 }
 
-/// Which of them is the placement: words, on the left.
+/// Position of the placement column, which has words and is aligned to the left.
 const PLACEMENT: usize = 2;
 const PLACEMENT_MIN: usize = 12;
 
@@ -254,7 +253,7 @@ impl Columns {
         line.trim_end().to_owned() + "\n"
     }
 
-    /// Of all objects: first touch, interleave, planned.
+    /// Totals of all objects: first touch, interleave and planned.
     fn total(&self, label: &str, figures: [String; 3]) -> String {
         let (before, after) = self.widths.split_at(PLACEMENT + 1);
         let mut line = fitted(label, self.name + before.iter().sum::<usize>());
@@ -265,11 +264,11 @@ impl Columns {
     }
 }
 
-/// Columns of a name, at least and at most.
+/// Minimum and maximum width of the name column.
 const NAME_MIN: usize = 16;
 const NAME_MAX: usize = 48;
 
-/// What a plan does to the time, of a run as long as the recorded one and of those that it is for.
+/// Predicted time with the plan: for a run as long as the recorded one, and for runs of the planned length.
 fn time_in_words(times: &PlanTime) -> String {
     let how = match times.by {
         Judged::Replay => "replayed",
@@ -300,7 +299,7 @@ fn time_in_words(times: &PlanTime) -> String {
     words
 }
 
-/// How sure that is; none where there is nothing to be unsure of.
+/// Uncertainty of the predicted time; `None` if there is none.
 fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
     let Uncertainty {
         change,
@@ -350,7 +349,7 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
     (!words.is_empty()).then(|| format!("how sure: {}", words.join("; ")))
 }
 
-/// Nothing, where it rounds to nothing.
+/// Change of the time in parentheses; empty if the change rounds to 0 %.
 fn by_how_much([before_ns, after_ns]: [f64; 2]) -> String {
     match after_ns / before_ns - 1.0 {
         -0.0005..0.0005 => String::new(),
@@ -362,7 +361,7 @@ fn share(outcome: Outcome) -> String {
     percent(outcome.local_share)
 }
 
-/// Made safe for a terminal, and cut or padded to so many columns.
+/// Text without control characters, cut or padded to `columns`.
 fn fitted(text: &str, columns: usize) -> String {
     let text = shorten(&printable(text), columns);
     let padding = columns.saturating_sub(width(&text));

@@ -1,4 +1,4 @@
-//! Plans in recordings: where they put pages, and what has to be known of them.
+//! Plans in simulations: where they put the pages of traces, and notes on them.
 
 use std::cell::OnceCell;
 use std::path::Path;
@@ -20,12 +20,12 @@ use crate::analysis;
 use crate::arguments::Deciding;
 use crate::progress::Progress;
 
-/// Looks for plans in recordings, and collects what has to be known of them.
+/// Finds the pages' homes under plans, and collects notes.
 pub struct Plans<'a> {
     pub deciding: &'a Deciding,
     pub recordings: &'a [Recording],
     pub traces: &'a [Replayed],
-    /// By recording, for all plans.
+    /// Processes by recording, shared by all plans.
     pub processes: Vec<OnceCell<Processes<'a>>>,
     pub machine: &'a Machine,
     pub notes: Vec<String>,
@@ -33,7 +33,8 @@ pub struct Plans<'a> {
 }
 
 impl Plans<'_> {
-    /// Where the plan of a policy's name has pages, by recording: of several programs, it need not be for all.
+    /// Homes of the pages under the plan that a policy's name refers to, by recording. A plan may fit only some
+    /// programs.
     pub fn find(&mut self, name: &str) -> anyhow::Result<Vec<PlanHomes>> {
         let wanted = name.strip_prefix(PLAN).unwrap_or(name);
         let file = Path::new(wanted);
@@ -99,7 +100,7 @@ impl Plans<'_> {
     }
 }
 
-/// Where the pages go under the plan that `nearpage plan` decides of the recording itself, and what has to be known of it.
+/// Homes of the pages under the plan that nearpage decides from the recording itself, with the plan's notes.
 fn planned_for(
     policy: nearpage_planner::Policy,
     deciding: &Deciding,
@@ -119,7 +120,7 @@ fn planned_for(
     Ok((Homes::of(&plans, processes)?, notes))
 }
 
-/// What is to be known of a plan for threads that run in a layout, if they were traced in another.
+/// A remark if the plan is for threads in a layout and the trace has them in another.
 fn threads_elsewhere(
     policy: &str,
     planned: Layout,
@@ -134,7 +135,7 @@ fn threads_elsewhere(
             cpus.push((traced.cpu, 1.0));
         }
     }
-    // Where both layouts are the same on the machine, the planned one is what they ran in.
+    // If both layouts are equal on the machine, the threads count as recorded in the planned layout.
     let recorded = recorded_layout(threads, machine, Some(planned), |thread| {
         cpus.get(thread.0 as usize).map_or(&[], Vec::as_slice)
     });
@@ -146,10 +147,10 @@ fn threads_elsewhere(
     })
 }
 
-/// What `plan:` is followed by.
+/// Source of the plan that a policy `plan:…` names.
 enum PlannedBy {
-    /// A policy, of the very recording.
+    /// A policy that plans from the simulated recording.
     Policy(nearpage_planner::Policy),
-    /// A file.
+    /// A plan file.
     File(Box<Plan>),
 }

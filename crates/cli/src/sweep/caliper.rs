@@ -1,8 +1,8 @@
-//! The results of a sweep for Hatchet and Thicket, which analyse many profiles at once: a file for each result, in the form
-//! that both read by `from_caliper`: Caliper's `json-split`.
+//! Results of a sweep for Hatchet and Thicket, which analyse many profiles at once. Each result is a file in Caliper's
+//! `json-split` format, which both tools read with `from_caliper`.
 //!
-//! The tree is what the time of the simulation went to. What the cell was stands beside it, where Thicket looks for what
-//! profiles are grouped by.
+//! The tree divides the time of the simulation. The cell's recording, machine, policy and parameters are global values,
+//! by which Thicket groups profiles.
 
 use std::path::Path;
 
@@ -12,15 +12,15 @@ use serde_json::{Map, Value, json};
 use super::table::{Row, SweepOutput};
 use crate::whole_file::WholeFile;
 
-/// Name of the column that has a row's place in the tree, as Hatchet's reader expects it.
+/// Column with a row's place in the tree, under the name that Hatchet's reader expects.
 const TREE: &str = "path";
-/// Name of the first column, by which that reader puts nodes into order.
+/// First column, by which Hatchet's reader orders nodes.
 const ORDER: &str = "Node order";
 
-/// Writes a file for each result into a folder of these alone, as Thicket reads all that is in one.
+/// Writes a file for each result into a folder without other files, because Thicket reads all files of a folder.
 ///
 /// # Errors
-/// A folder that has other things in it, or can't be written to.
+/// The folder contains other files, or can't be written to.
 pub fn write_caliper(output: &SweepOutput<'_>, folder: &Path) -> anyhow::Result<()> {
     let is_ours = |name: &std::ffi::OsStr| {
         let name = name.to_string_lossy();
@@ -36,7 +36,7 @@ pub fn write_caliper(output: &SweepOutput<'_>, folder: &Path) -> anyhow::Result<
                 folder.display()
             );
         }
-        // Of an earlier report, whose sweep may have had other cells.
+        // An earlier report may have had other cells.
         std::fs::remove_file(entry.path()).with_context(refused)?;
     }
     for (number, row) in output.rows.iter().enumerate() {

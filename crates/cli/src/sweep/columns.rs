@@ -1,5 +1,4 @@
-//! The results of a sweep as a table of columns, for CSV and Parquet: what a cell was, the parameters that the file sets, and
-//! the figures.
+//! Results of a sweep as columns, for CSV and Parquet: recording, machine, policy, parameters and figures.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,16 +15,15 @@ use super::result::CellResult;
 use super::table::{Row, SweepOutput};
 use crate::whole_file::WholeFile;
 
-/// A column: its name and its values, row by row.
 struct Column<'a> {
     name: &'a str,
     values: Values<'a>,
 }
 
 enum Values<'a> {
-    /// Nothing where a row has none.
+    /// `None`: the row has no value.
     Text(Vec<Option<&'a str>>),
-    /// Nothing where a row has none.
+    /// `None`: the row has no value.
     Real(Vec<Option<f64>>),
     Whole(Vec<u64>),
 }
@@ -88,7 +86,7 @@ impl Column<'_> {
         format!("{kind} {} {meaning};", self.name)
     }
 
-    /// As CSV has it (RFC 4180); empty where a row has none.
+    /// A cell in CSV (RFC 4180); empty if the row has no value.
     fn cell(&self, row: usize) -> String {
         match &self.values {
             Values::Text(texts) => texts[row]
@@ -102,7 +100,7 @@ impl Column<'_> {
     }
 }
 
-/// A line for each result, after one with the names.
+/// CSV: a line of names, then a line for each result.
 pub fn csv(output: &SweepOutput<'_>) -> String {
     let columns = columns(output);
     let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
@@ -114,10 +112,10 @@ pub fn csv(output: &SweepOutput<'_>) -> String {
     text
 }
 
-/// Writes the same as a Parquet file.
+/// Writes the table as a Parquet file.
 ///
 /// # Errors
-/// A place that can't be written to.
+/// The file can't be written.
 pub fn write_parquet(output: &SweepOutput<'_>, path: &Path) -> anyhow::Result<()> {
     let columns = columns(output);
     let mut file = WholeFile::create(path)?;
@@ -168,7 +166,7 @@ fn present<T: Copy>(values: &[Option<T>]) -> impl Iterator<Item = T> {
     values.iter().flatten().copied()
 }
 
-/// Parquet's definition levels: 1 where there is a value.
+/// Definition levels of Parquet: 1 for a value, 0 for none.
 fn levels<T>(values: &[Option<T>]) -> Vec<i16> {
     values
         .iter()

@@ -1,4 +1,4 @@
-//! The file of a sweep: recordings, machines, policies, parameters, and the cells that they make.
+//! The file of a sweep: recordings, machines, policies and parameters, and the cells that they make.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,25 @@ use serde::Deserialize;
 
 use crate::simulate::policy;
 
-/// Most cells that a file may make.
+/// Limit of the number of cells that a file may make.
 const CELLS_MAX: usize = 1_000_000;
 
-/// What the file says.
+/// Content of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepFile {
     /// Folders of traces.
     recordings: Vec<String>,
-    /// As `--machine`; none: each trace's own.
+    /// Machines, as `--machine` takes them; empty: each trace's own machine.
     #[serde(default)]
     machines: Vec<String>,
-    /// As `--policy`.
+    /// Policies, as `--policy` takes them.
     policies: Vec<String>,
-    /// As `--set`, several values each.
+    /// Parameters with their values, as `--set` takes them.
     #[serde(default)]
     parameters: BTreeMap<String, Vec<Value>>,
 }
 
-/// A parameter's value.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 enum Value {
@@ -48,16 +47,15 @@ impl Value {
 pub struct Cell {
     /// Folder of the trace.
     pub recording: String,
-    /// As `--machine`; none: the trace's own.
+    /// Machine, as `--machine` takes it; `None`: the trace's own machine.
     pub machine: Option<String>,
-    /// The policy.
     pub policy: String,
     /// Parameters of the policy that the file sets.
     pub parameters: BTreeMap<String, String>,
 }
 
 impl Cell {
-    /// As it is told.
+    /// Name of the cell in messages.
     pub fn title(&self) -> String {
         let machine = self.machine.as_deref().unwrap_or("own machine");
         let mut title = format!("{}, {machine}, {}", self.recording, self.policy);
@@ -70,7 +68,7 @@ impl Cell {
     /// The policy to simulate.
     ///
     /// # Errors
-    /// No such policy, or a value that a parameter can't have.
+    /// The policy does not exist, or a parameter cannot have its value.
     pub fn job(&self) -> anyhow::Result<Job> {
         let mut job = Job::new(policy(&self.policy)?);
         for (name, value) in &self.parameters {
@@ -81,10 +79,8 @@ impl Cell {
 }
 
 impl SweepFile {
-    /// Reads a file.
-    ///
     /// # Errors
-    /// What is wrong with it, with its line where there is one.
+    /// A mistake in the file, with the number of its line if it is known.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: Self = toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -116,10 +112,10 @@ impl SweepFile {
         Ok(file)
     }
 
-    /// The cells, trace by trace and machine by machine.
+    /// All cells, ordered by trace, then by machine.
     ///
     /// # Errors
-    /// No such policy, parameter or value; too many cells.
+    /// A policy, parameter or value is invalid; or there are too many cells.
     pub fn cells(&self) -> Result<Vec<Cell>, String> {
         let machines: Vec<Option<String>> = match self.machines.is_empty() {
             true => vec![None],
@@ -173,7 +169,7 @@ impl SweepFile {
         Ok(cells)
     }
 
-    /// Has a policy this parameter? All values have to be such that it can have them.
+    /// Does the policy have this parameter? Values that the parameter cannot have are an error.
     fn has(&self, name: &str, parameter: &str, values: &[Value]) -> Result<bool, String> {
         let mut job = Job::new(policy(name).map_err(|error| error.to_string())?);
         let mut is_known = false;

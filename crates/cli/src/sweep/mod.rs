@@ -1,5 +1,5 @@
-//! `nearpage simulate --sweep` and `nearpage sweep`: traces × machines × policies × parameters. Each result is a file, so
-//! that a sweep goes on where it was interrupted, and processes on many hosts share one.
+//! `nearpage simulate --sweep` and `nearpage sweep`: traces × machines × policies × parameters. Each result is a file,
+//! so that an interrupted sweep can continue, and processes on many hosts can share a sweep.
 
 mod caliper;
 mod columns;
@@ -33,7 +33,7 @@ use table::Table;
 
 pub use table::{SweepOutput, SweepStatusOutput};
 
-/// Most that a file may have.
+/// Size limit of the file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub fn main(arguments: &Sweep) -> anyhow::Result<ExitCode> {
@@ -46,7 +46,7 @@ pub fn main(arguments: &Sweep) -> anyhow::Result<ExitCode> {
             compute(&run.file, Shard::WHOLE, run.jobs)
         }
         SweepCommand::Run(run) => {
-            // What is wrong with the file shows before a queue is waited for.
+            // Mistakes in the file show before the job waits in a queue.
             let work = SweepWork::read(&run.file)?;
             slurm::run(run, &work)?;
             finished(&Table::of(&work)?, &work)
@@ -66,9 +66,9 @@ pub fn main(arguments: &Sweep) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints what has been computed, or writes it where options say.
+/// Prints the results, or writes them as the options say.
 fn write_report(report: &SweepReport) -> anyhow::Result<()> {
-    // Files are named from the folder that the command was given in; reading the sweep enters the sweep's.
+    // Options name files relative to the current folder. Reading the sweep changes to the sweep's folder.
     let absolute = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
     let not_found = "the current folder can't be found";
     let html = absolute(&report.html).context(not_found)?;
@@ -107,18 +107,18 @@ fn write_report(report: &SweepReport) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A sweep's cells, and where their results are.
+/// Cells of a sweep, and the folder of their results.
 struct SweepWork {
-    /// The file as it was named.
+    /// Path of the file as the user typed it.
     name: String,
-    /// Its path, wherever that is called from.
+    /// Absolute path of the file.
     path: PathBuf,
     folder: PathBuf,
     cells: Vec<Cell>,
 }
 
 impl SweepWork {
-    /// Reads a sweep's file, from whose folder traces, machines and plans are named.
+    /// Reads a sweep's file, and changes to its folder: names of traces, machines and plans are relative to it.
     fn read(file: &Path) -> anyhow::Result<Self> {
         let name = file.display().to_string();
         let text = nearpage_files::read_text(file, FILE_BYTES_MAX)
@@ -138,8 +138,8 @@ impl SweepWork {
         })
     }
 
-    /// Calls `each` with cells that have a trace and a machine in common, in order, and the position of the first. A trace is
-    /// open for as long as its cells come.
+    /// Calls `each` in order with groups of cells that have a trace and a machine in common, and the position of the
+    /// first cell. A trace is opened once for all its groups.
     fn for_each_group(
         &self,
         mut each: impl FnMut(&Opened, usize, &[Cell]) -> anyhow::Result<()>,
@@ -164,7 +164,7 @@ impl SweepWork {
     }
 }
 
-/// A trace whose cells are looked at.
+/// An opened trace, whose cells are processed.
 struct Opened {
     name: String,
     recording: Recording,
@@ -199,7 +199,7 @@ impl Opened {
     }
 }
 
-/// Computes what is missing of a shard.
+/// Computes the missing results of a shard.
 pub fn compute(file: &Path, shard: Shard, jobs: Option<u16>) -> anyhow::Result<ExitCode> {
     let work = SweepWork::read(file)?;
     std::fs::create_dir_all(&work.folder)
@@ -235,7 +235,7 @@ pub fn compute(file: &Path, shard: Shard, jobs: Option<u16>) -> anyhow::Result<E
     }
 }
 
-/// Says how a sweep ended; a failure where there is a cell without a result.
+/// Says how a sweep ended. The exit status is a failure if a cell has no result.
 fn finished(table: &Table, work: &SweepWork) -> anyhow::Result<ExitCode> {
     let status = table.status();
     status.to_text().lines().for_each(terminal::say);
@@ -286,7 +286,7 @@ fn compute_group(
         } {
             progress.say(one.title.clone());
             if let Err(error) = one.compute(job, trace, machine, folder) {
-                // The others end what they have begun.
+                // After a failure, no worker begins a further cell.
                 next.store(missing.len(), Ordering::Relaxed);
                 failure
                     .lock()
@@ -307,7 +307,7 @@ fn compute_group(
         .map_or(Ok(()), Err)
 }
 
-/// What is to be simulated for each cell; of a cell that has none, why.
+/// The job of each cell, or the reason why a cell has none.
 fn jobs(
     recording: &Recording,
     trace: &Replayed,

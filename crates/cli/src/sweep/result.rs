@@ -1,4 +1,4 @@
-//! What came of a cell, and the file that keeps it, which is named by what it was computed from.
+//! Result of a cell, and the file that keeps it. A checksum of the cell's inputs is the file's name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,58 +14,54 @@ use super::file::Cell;
 use crate::cells;
 use crate::simulate::PLAN;
 
-/// No plan is as large.
+/// Size limit of a plan file.
 const PLAN_BYTES_MAX: u64 = 1 << 30;
 
-/// All that a result depends on. Where a folder lies or what a file is called makes no difference.
+/// All inputs of a result. Names and places of folders and files do not count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inputs {
-    /// When the trace was made, and names and sizes of its files.
+    /// Time at which the trace was made, with a checksum of the names and sizes of its files.
     trace: String,
     /// Checksum of the machine's description.
     machine: String,
-    /// The policy.
     policy: String,
-    /// Checksum of the plan, of a policy that has one.
+    /// Checksum of the plan, if the policy follows a plan file.
     plan: Option<String>,
-    /// Parameters that were set.
     parameters: BTreeMap<String, String>,
-    /// nearpage's version.
+    /// Version of nearpage.
     version: String,
 }
 
-/// What is kept of a cell.
+/// Kept result of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredCell {
-    /// The cell, for people.
+    /// Name of the cell, for people.
     title: String,
-    /// What it was computed from.
+    /// Inputs of the result.
     inputs: Inputs,
-    /// Why there is no result.
     pub failed: Option<String>,
-    /// What came of it.
     pub result: Option<CellResult>,
 }
 
-/// The figures of a simulation.
+/// Figures of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CellResult {
     /// Simulated time.
     pub time_ns: f64,
-    /// Of that, in which several threads ran.
+    /// Part of `time_ns` in which several threads ran.
     pub parallel_ns: f64,
     /// References to memory or another cache.
     pub misses: u64,
-    /// Share of these to the own node, 0 to 1.
+    /// Share of misses to the CPU's own node, 0 to 1.
     pub local_share: f64,
-    /// Stalled on the own node's memory, summed over threads.
+    /// Stall time for the own node's memory, summed over threads.
     pub local_stall_ns: f64,
-    /// Stalled on another node's memory, summed over threads.
+    /// Stall time for other nodes' memory, summed over threads.
     pub remote_stall_ns: f64,
-    /// Moving pages and threads, summed over threads.
+    /// Time of moving pages and threads, summed over threads.
     pub move_ns: f64,
     /// Pages migrated.
     pub migrated: u64,
@@ -89,10 +85,11 @@ impl From<&Outcome> for CellResult {
     }
 }
 
-/// Identifies a trace: its time, and the names and sizes of its files. The names contain processes and start times.
+/// Identity of a trace: its start time, and the names and sizes of its files. The names contain processes and start
+/// times.
 ///
 /// # Errors
-/// A folder that can't be read.
+/// The folder can't be read.
 pub fn trace_identity(recording: &Recording) -> anyhow::Result<String> {
     let folder = recording.folder.join("trace");
     let unreadable = || format!("{}: can't be read", folder.display());
@@ -111,10 +108,9 @@ pub fn trace_identity(recording: &Recording) -> anyhow::Result<String> {
 }
 
 impl Inputs {
-    /// The inputs of a cell.
     ///
     /// # Errors
-    /// A plan that can't be read.
+    /// The plan can't be read.
     pub fn of(cell: &Cell, trace: &str, machine: &Machine) -> anyhow::Result<Self> {
         let file = cell.policy.strip_prefix(PLAN);
         let file = file.filter(|name| nearpage_planner::Policy::from_name(name).is_none());
@@ -136,23 +132,22 @@ impl Inputs {
         })
     }
 
-    /// The file of what came of it.
+    /// File that keeps the result for these inputs.
     pub fn path(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let text = serde_json::to_string(self)?;
         Ok(folder.join(format!("{}.json", checksum(text.as_bytes()))))
     }
 
-    /// The kept result of this cell, if there is one.
+    /// Reads the kept result for these inputs; `None` without one.
     ///
     /// # Errors
-    /// A file that cannot be read, or that nearpage did not write.
+    /// The file cannot be read, or nearpage did not write it.
     pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<StoredCell>> {
         let kept: Option<StoredCell> = cells::kept(&self.path(folder)?, "a result of a sweep")?;
-        // Two inputs with one checksum: the other's result is none of this.
+        // Different inputs can have one checksum.
         Ok(kept.filter(|kept| kept.inputs == *self))
     }
 
-    /// What is to be kept of a cell.
     pub fn keep(&self, cell: &Cell, result: Result<CellResult, String>) -> StoredCell {
         StoredCell {
             title: cell.title(),
@@ -163,7 +158,7 @@ impl Inputs {
     }
 }
 
-/// 64 bits of FNV-1a (Fowler, Noll, Vo), in hexadecimal: a name for contents, no protection against forgery.
+/// 64 bits of FNV-1a (Fowler, Noll, Vo), in hexadecimal: a name for contents, without protection against forgery.
 fn checksum(bytes: &[u8]) -> String {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, step);
@@ -200,7 +195,7 @@ mod tests {
         assert_eq!(find(&here).unwrap().failed.as_deref(), Some("no"));
         assert!(find(&cell("moved", "migrate")).is_some());
         assert!(find(&cell("here", "replicate")).is_none());
-        // A plan counts by its contents.
+        // A plan is identified by its contents, not its path.
         let plan = folder.path().join("p.toml");
         let planned = cell("here", &format!("plan:{}", plan.display()));
         let mut paths = Vec::new();

@@ -1,4 +1,4 @@
-//! A sweep as an array job of Slurm, a task for each shard.
+//! Runs a sweep as an array job of Slurm, with one task for each shard.
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
@@ -36,7 +36,7 @@ pub fn run(arguments: &SweepRun, work: &SweepWork) -> anyhow::Result<()> {
     })?;
     let script = script(&nearpage, &work.path, shards, arguments.jobs);
     if let Some(mut input) = waiting.stdin.take() {
-        // Where sbatch has ended already, its status says why.
+        // If sbatch has ended, the write fails, and the exit status gives the reason.
         let _ = input.write_all(script.as_bytes());
     }
     terminal::say(&format!(
@@ -58,14 +58,14 @@ pub fn run(arguments: &SweepRun, work: &SweepWork) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the output of each task goes.
+/// Option for the output files of the tasks.
 fn output_option(folder: &Path) -> std::ffi::OsString {
     let mut option = OsStr::new("--output=").to_owned();
     option.push(folder.join("slurm-%A_%a.out"));
     option
 }
 
-/// What a task runs.
+/// Shell script of a task.
 fn script(nearpage: &Path, sweep: &Path, shards: u32, jobs: Option<u16>) -> String {
     let path = |path: &Path| shell::in_quotes(&path.to_string_lossy());
     let jobs = jobs.map_or_else(

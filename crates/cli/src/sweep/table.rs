@@ -1,4 +1,4 @@
-//! What has been computed of a sweep.
+//! Tables of a sweep's results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use super::SweepWork;
 use super::file::Cell;
 use super::result::CellResult;
 
-/// Failed cells that are named.
+/// Limit of the number of failed cells that are named.
 const NAMED_MAX: usize = 5;
 
 /// What `sweep report --json` prints.
@@ -22,7 +22,7 @@ pub struct SweepOutput<'a> {
     version: u32,
     /// A row for each result, in the order of the file.
     pub(super) rows: Vec<Row<'a>>,
-    /// How much there is.
+    /// Number of cells with and without a result.
     status: SweepStatusOutput,
 }
 
@@ -35,20 +35,20 @@ pub struct SweepStatusOutput {
     cells: u64,
     /// Cells with a result.
     done: u64,
-    /// Cells that came to no result, which are tried again.
+    /// Cells without a result; they are tried again.
     failed: Vec<FailedCell>,
 }
 
-/// A cell that came to no result.
+/// A cell without a result.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 struct FailedCell {
-    /// The cell.
+    /// Name of the cell.
     cell: String,
-    /// Why.
+    /// Cause of the failure.
     cause: String,
 }
 
-/// A result.
+/// A result, with the cell that it belongs to.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Row<'a> {
     /// Folder of the trace, as the file names it.
@@ -59,20 +59,20 @@ pub struct Row<'a> {
     pub(super) policy: &'a str,
     /// Parameters that the file sets.
     pub(super) parameters: &'a BTreeMap<String, String>,
-    /// Time over that of the first policy on the same trace and machine; null: that has no result.
+    /// Time divided by that of the first policy on the same trace and machine; null: the first policy has no result.
     pub(super) times_first: Option<f64>,
     /// The figures.
     #[serde(flatten)]
     pub(super) result: CellResult,
 }
 
-/// The cells, and what came of each.
+/// Cells with their results.
 pub struct Table {
     cells: Vec<(Cell, Option<Result<CellResult, String>>)>,
 }
 
 impl Table {
-    /// Reads what was kept.
+    /// Reads the kept results.
     pub fn of(work: &SweepWork) -> anyhow::Result<Self> {
         let mut found = Vec::new();
         work.for_each_group(|opened, _, cells| {
@@ -165,7 +165,7 @@ impl SweepStatusOutput {
 }
 
 impl SweepOutput<'_> {
-    /// A line for each result, with a heading for each trace and machine.
+    /// A line for each result, below a heading for each trace and machine.
     pub fn to_text(&self, width: usize) -> String {
         let mut text = String::new();
         let mut before = None;
@@ -210,7 +210,7 @@ impl SweepOutput<'_> {
         text
     }
 
-    /// Parameters that rows have, by name.
+    /// Names of the parameters in the rows.
     pub fn parameters(&self) -> BTreeSet<&str> {
         let names = self.rows.iter().flat_map(|row| row.parameters.keys());
         names.map(String::as_str).collect()

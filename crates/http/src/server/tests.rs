@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::{Answer, Gate, Head};
 
-/// Says what it was asked, and how much was posted; `/large` has a large answer.
+/// Answers with the target and the size of the posted body; `/large` has a large answer.
 struct Echo(Gate);
 
 impl Site for Echo {
@@ -35,7 +35,7 @@ fn answered(sent: &[u8]) -> String {
     String::from_utf8(bytes).expect("answers are text")
 }
 
-/// A server on a thread of its own, for as long as the test runs.
+/// Starts a server on its own thread, which runs until the test process ends.
 fn served() -> SocketAddr {
     let server = Server::bind("127.0.0.1:0").expect("a free port");
     let address = server.address();
@@ -45,7 +45,7 @@ fn served() -> SocketAddr {
 
 fn connected(address: SocketAddr, sent: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    // Against hanging tests only: far longer than any answer takes.
+    // The limit ends hanging tests; it is far longer than any answer takes.
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
         .expect("a time");
@@ -229,7 +229,7 @@ fn an_endless_head_ends_the_connection() {
 fn a_client_that_takes_too_long_over_a_head_is_dropped() {
     let address = served();
     let mut text = String::new();
-    // The end of the connection, however it ends: a test that never ends is what it looks like where it does not.
+    // Any end of the connection is accepted. If the server kept the connection open, the test would hang.
     let _ = connected(address, b"GET / HT").read_to_string(&mut text);
     assert!(!text.contains("200"), "{text}");
     assert!(asked(address, "/me").ends_with("asked /me"));

@@ -1,4 +1,4 @@
-//! What becomes of the actions that the policy asks for: it is told where pages are in the end.
+//! Tracking of the policy's actions: the policy is told where pages are when the actions are done or given up.
 
 use nearpage_online::{Action, ActionKind};
 use rustc_hash::FxHashMap;
@@ -6,36 +6,36 @@ use rustc_hash::FxHashMap;
 use super::Daemon;
 use crate::decide::PageHome;
 
-/// Actions that are neither done nor given up, and pages to tell the policy of.
+/// Actions that are neither done nor given up, and pages to tell the policy about.
 #[derive(Debug, Default)]
 pub(super) struct PendingActions {
-    /// The last action on each page, by number.
+    /// Kind of the last action on each page, by the page's number.
     open: FxHashMap<u32, ActionKind>,
-    /// Pages that were moved in this interval, forth or back.
+    /// Pages that were moved in this interval, including moves back.
     pub moved: Vec<u32>,
     settled: Vec<PageHome>,
 }
 
 impl PendingActions {
-    /// What the policy asks for now.
+    /// Adds the policy's current actions.
     pub fn ask(&mut self, actions: &[Action]) {
         let asked = actions.iter().map(|action| (action.page, action.kind));
         self.open.extend(asked);
     }
 
-    /// Pages that the policy has not been told of.
+    /// Returns the pages that the policy has not been told about.
     pub fn take_settled(&mut self) -> Vec<PageHome> {
         std::mem::take(&mut self.settled)
     }
 }
 
 impl Daemon {
-    /// Finds out which actions are done or given up, now that all was done that can be in this interval.
+    /// Finds the actions that are done or given up, at the end of an interval's moves.
     pub(super) fn settle(&mut self) {
         let mut numbers = std::mem::take(&mut self.fates.moved);
         for (&number, &kind) in &self.fates.open {
             if kind == ActionKind::Collapse {
-                // It may go to one node from now on.
+                // Without interleaving, the page may move to a single node again.
                 self.interleaved.forget(number);
             }
             let is_pending = self.pages.page(number).is_some_and(|page| {
@@ -51,7 +51,7 @@ impl Daemon {
         numbers.dedup();
         for number in numbers {
             self.fates.open.remove(&number);
-            // To a policy what is interleaved in place of being copied has copies.
+            // A policy sees a page that is interleaved instead of replicated as a page with copies.
             let home = self.homes.of(number);
             if let Some(home) = home.filter(|_| !self.interleaved.has(number)) {
                 let page = number;

@@ -1,4 +1,4 @@
-//! What goes into a decision: the interval's samples, by the numbers of their pages and where those are.
+//! Inputs of a decision: the interval's samples, with the numbers and nodes of their pages.
 
 use nearpage_machine::{CpuId, NodeId};
 
@@ -13,7 +13,7 @@ use crate::process::TargetProcess;
 use crate::tally::Tally;
 
 impl Daemon {
-    /// The inputs of decisions, and who accessed whose memory.
+    /// The inputs of a decision, and the tally of accesses by node.
     pub(super) fn interval(
         &mut self,
         observer: &Observer,
@@ -46,7 +46,7 @@ impl Daemon {
             },
         );
         let mut tally = Tally::of(nodes.len(), observer);
-        // Those whose home is known move together; what was placed before each of them stays before it.
+        // Observations without a known home are removed. Renumberings keep their place among the others.
         let mut next_placed = placed.iter_mut().peekable();
         let mut kept = 0;
         for (at, answer) in answers.into_iter().enumerate() {
@@ -89,7 +89,7 @@ impl Daemon {
         (interval, tally)
     }
 
-    /// Memory accesses that a thousand samples of the interval stand for: more where they were taken less often.
+    /// Number of memory accesses that a thousand samples of the interval stand for: more if samples are rarer.
     pub(super) fn accesses_per_thousand(&self, observer: &Observer) -> u64 {
         let samples = observer.seen().len().max(1) as f64;
         let accesses = match self.settings.estimate {
@@ -99,8 +99,8 @@ impl Daemon {
         (1000.0 * accesses / samples) as u64
     }
 
-    /// Gives all sampled pages their numbers: observations without their homes, and for each of them
-    /// where the answer about it will be. What was sampled of pages that the table leaves out is counted.
+    /// Finds the numbers of all sampled pages. Adds observations with unknown homes, and returns for each of them the
+    /// position of the answer about its home. Samples of pages without room in the table are counted.
     fn find_pages(
         &mut self,
         observer: &Observer,
@@ -123,7 +123,7 @@ impl Daemon {
         let mut answers = Vec::with_capacity(seen.len());
         interval.observations.reserve(seen.len());
         homes.begin();
-        // Samples of a process come one after another.
+        // Samples of a process are often consecutive, so its address space is looked up once.
         let mut of_process: Option<(ProcessIndex, Option<&AddressSpace>)> = None;
         let mut page = |seen: &SampledAccess| {
             let process = threads[seen.thread.0 as usize].process;
@@ -142,7 +142,7 @@ impl Daemon {
             let begin = (at * AT_ONCE).min(seen.len());
             &seen[begin..(begin + AT_ONCE).min(seen.len())]
         };
-        // While some are taken in, what memory is slow to give of the next ones is on its way.
+        // Three stages run in parallel: prefetching hashes, prefetching page state, and taking samples in.
         let mut wanted = [PageLookup::NONE; 3];
         let mut latest_ns = 0;
         for at in 0..seen.len().div_ceil(AT_ONCE) + 2 {
@@ -158,7 +158,7 @@ impl Daemon {
                 let Some(node) = node_of(node_of_cpu, CpuId(seen.cpu.into())) else {
                     continue;
                 };
-                // What the kernel hands over is in order of time but for a few.
+                // Times of samples are made monotonic: the kernel's order of time has a few exceptions.
                 latest_ns = seen
                     .time_ns
                     .saturating_sub(interval.begin_ns)
@@ -184,7 +184,7 @@ impl Daemon {
                 interval
                     .observations
                     .push(observed(seen, number, node, after_ns));
-                // A huge page is there as a whole, a part of one that is not may be.
+                // The kernel is asked about the sampled small page, which exists even if the huge page is not whole.
                 let small = seen.address & !(page_bytes - 1);
                 answers.push(homes.sampled(number, process, small));
             }
@@ -193,7 +193,7 @@ impl Daemon {
     }
 }
 
-/// Where the page of an address begins.
+/// Address of the page that contains an address.
 #[inline]
 fn page_address(space: Option<&AddressSpace>, address: u64, page_bytes: u64) -> u64 {
     match space {
@@ -202,7 +202,7 @@ fn page_address(space: Option<&AddressSpace>, address: u64, page_bytes: u64) -> 
     }
 }
 
-/// A sample on a page, whose home is not known yet.
+/// An observation of a page whose home is not known yet.
 #[inline]
 fn observed(seen: &SampledAccess, page: u32, node: u16, after_ns: u64) -> ObservedAccess {
     ObservedAccess {

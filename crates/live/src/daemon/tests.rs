@@ -1,5 +1,5 @@
-//! The daemon on a program and a kernel that are made up: four nodes, time that passes as it is told.
-//! Over 500 lines: all tests use the same daemon, program and kernel; what estimates and fates need is apart already.
+//! The daemon with a simulated program and kernel: four nodes, and a clock that the tests advance.
+//! Over 500 lines: all tests use the same daemon, program and kernel; those of estimates and fates have own files.
 
 mod estimates;
 mod fates;
@@ -59,8 +59,7 @@ fn settings_that_no_daemon_can_have_are_known_before() {
     assert!(error.to_string().contains("remote_ns=0"), "{error}");
 }
 
-/// A report of one process with a name that is hard to print, and of accesses by node of their CPU
-/// and node of their page.
+/// A report about one process, with a name that is hard to print and this traffic, `[CPU's node][page's node]`.
 pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
     let mut report = Report {
         entry: Entry::of(Interval::default(), Decisions::default()),
@@ -99,7 +98,7 @@ pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
 }
 
 impl Daemon {
-    /// A step, with half a second to act in, and nothing known of free memory.
+    /// A step with half a second to act, and unknown free memory.
     fn after_interval(&mut self, program: &mut Program, world: &mut World) -> Report {
         let free = FreeMemory::default();
         self.step(&mut program.observer, world, &free, SECOND / 2, None)
@@ -107,7 +106,7 @@ impl Daemon {
     }
 }
 
-/// A block of pages for each thread, all on the first node in the beginning.
+/// Each thread accesses a block of pages of its own; all pages start on the first node.
 fn blocks(program: &mut Program, thread: u32) -> (u64, AccessKind) {
     let page = u64::from(thread) * 100 + program.draw(100);
     (page, AccessKind::Load)
@@ -170,7 +169,7 @@ fn harmful_moves_are_undone_and_not_repeated() {
     let mut daemon = daemon("migrate", &world, |_| ());
     let mut stages = Vec::new();
     for _ in 0..9 {
-        // The more of its pages are spread, the more time this program loses.
+        // The program loses more time when any of its pages has moved.
         let lost = if world.homes.values().any(|node| node.0 > 0) {
             700
         } else {
@@ -232,7 +231,7 @@ fn replicas_become_interleaving_and_are_counted() {
 fn interleaved_pages_stay_until_one_node_alone_uses_them() {
     let (mut world, mut program) = (world(), Program::new());
     let mut daemon = daemon("migrate-replicate", &world, |_| ());
-    // A second page of each is sampled: now and then one node is seen most by chance.
+    // About two samples of each page are taken, so by chance one node is seen most at times.
     let shared = |program: &mut Program, _: u32| (program.draw(120), AccessKind::Load);
     for _ in 0..20 {
         program.run(&mut world, 400, shared);
@@ -247,8 +246,8 @@ fn interleaved_pages_stay_until_one_node_alone_uses_them() {
         daemon.after_interval(&mut program, &mut world);
     }
     assert_eq!(world.homes, before);
-    // They are the last thread's from now on: seen after some fifty samples of each, and the policy asks
-    // for a page once in ten seconds.
+    // From now on only the last thread uses the pages. The change is noticed after about fifty samples of each page,
+    // and the policy requests a page at most once in ten seconds.
     for _ in 0..30 {
         program.run(&mut world, 800, |program, thread| match thread {
             3 => shared(program, thread),
@@ -314,7 +313,7 @@ fn two_daemons_do_not_move_one_process() {
     assert_eq!(world.moves, before);
 }
 
-/// The program until it loses more time to memory because pages were moved.
+/// Runs the program until the guard holds it, because it loses more time after pages have moved.
 fn until_worse(daemon: &mut Daemon, world: &mut World, program: &mut Program) -> Report {
     loop {
         let lost = match world.moves {
@@ -332,7 +331,7 @@ fn until_worse(daemon: &mut Daemon, world: &mut World, program: &mut Program) ->
 #[test]
 fn all_pages_go_back_however_long_it_takes() {
     let (mut world, mut program) = (world(), Program::new());
-    // Some thirty fit into half a second.
+    // About thirty moves fit into half a second.
     world.page_ns = 15_000_000;
     let mut daemon = daemon("migrate", &world, |_| ());
     let away = |world: &World| world.homes.values().filter(|node| node.0 > 0).count();
@@ -352,7 +351,7 @@ fn all_pages_go_back_however_long_it_takes() {
         intervals += 1;
         assert!(intervals < 100, "{} pages are still away", away(&world));
     }
-    // The time for which it is left alone begins now.
+    // The pause begins when all pages are back.
     for _ in 0..GuardThresholds::default().hold_intervals - 1 {
         program.run(&mut world, 300, blocks);
         let report = daemon.after_interval(&mut program, &mut world);
@@ -372,7 +371,7 @@ fn a_wish_waits_until_there_is_time_for_it() {
     let wanted: usize = daemon.processes.values().map(|one| one.pending()).sum();
     assert!(wanted > 150, "{wanted}");
     let moved = world.moves;
-    // It computes, and the policy has nothing more to say.
+    // The program only computes now, so the policy requests nothing more.
     for _ in 0..60 {
         program.run(&mut world, 0, blocks);
         daemon.after_interval(&mut program, &mut world);
@@ -385,7 +384,7 @@ fn moves_that_a_process_does_not_allow_are_counted_and_not_tried() {
     let (mut world, mut program) = (world(), Program::new());
     world.space = AddressSpace {
         allowed: "0-1,3".parse::<NodeList>().ok(),
-        // The last thread's block was put where it is by someone else.
+        // The last thread's block has a memory policy.
         mappings: vec![Mapping {
             start: 300 * PAGE,
             end: 400 * PAGE,
@@ -423,7 +422,7 @@ fn a_huge_page_is_one_page() {
     let mut daemon = daemon("migrate", &world, |_| ());
     let mut moved_bytes = 0;
     for _ in 0..10 {
-        // A thread each has 64 pages of its own.
+        // Each thread has 64 pages of its own.
         program.run(&mut world, 400, |program, thread| {
             let page = u64::from(thread) * 64 + program.draw(64);
             (page, AccessKind::Load)
@@ -431,7 +430,7 @@ fn a_huge_page_is_one_page() {
         let report = daemon.after_interval(&mut program, &mut world);
         moved_bytes += report.moved_bytes;
         assert_eq!(report.hot_pages, 4);
-        // What the kernel does.
+        // The kernel moves huge pages as a whole.
         let heads: Vec<(u64, NodeId)> = world.homes.iter().map(|(k, v)| (*k, *v)).collect();
         for (page, node) in heads.iter().filter(|(page, _)| page % HUGE == 0) {
             (0..64).for_each(|at| {
@@ -465,7 +464,7 @@ fn threads_are_pinned_with_care_and_let_go_in_the_end() {
     let report = daemon.after_interval(&mut program, &mut world);
     assert_eq!(report.entry.processes[0].threads_pinned, 1);
     assert_eq!(world.affinities[&(PID + 1)], elsewhere);
-    // It is worse off.
+    // The process loses more time than before.
     program.run(&mut world, 600, blocks);
     let report = daemon.after_interval(&mut program, &mut world);
     assert_eq!(report.entry.processes[0].stage, Stage::Holding);
@@ -482,7 +481,7 @@ fn threads_go_where_the_last_decision_wants_them_or_nowhere() {
     let (mut world, mut program) = (world(), Program::new());
     let mut daemon = daemon("watch", &world, |settings| settings.moves_threads = true);
     report_of(&mut daemon, &mut program, &mut world);
-    // Decided while the process is measured, when nothing is carried out yet.
+    // The pin is requested while the process is being measured, so it is not carried out.
     for process in daemon.processes.values_mut() {
         process.pin(PID + 1, "2".parse().expect("a list"));
     }

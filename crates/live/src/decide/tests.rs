@@ -1,4 +1,4 @@
-//! Decisions from intervals, and again from a log.
+//! Decisions from intervals, and their repetition from a log.
 
 use super::*;
 use nearpage_online::{ActionKind, MigrateReplicate, Setting, Thresholds};

@@ -7,17 +7,17 @@ const PROCESS: Identity = Identity {
     started: 7,
 };
 
-/// Pages are moved at a cost; some won't.
+/// A kernel in which moves cost time, and some pages cannot be moved.
 #[derive(Default)]
 struct Fake {
     now_ns: u64,
     page_ns: u64,
-    /// Status of pages that won't move.
+    /// Status of pages that cannot be moved.
     stubborn: FxHashMap<u64, i32>,
-    /// Pages that are pinned: the kernel moves pages to one node together, stops after a node with one of these, and
-    /// says nothing of what it has not finished.
+    /// Pinned pages. The kernel moves pages for one node together, stops after a node with a pinned page, and reports
+    /// no status of unfinished pages.
     pinned: Vec<u64>,
-    /// Pages for whose sake whole calls are refused.
+    /// Pages because of which whole calls are refused.
     poison: FxHashMap<u64, i32>,
     ends_after_calls: Option<usize>,
     calls: Vec<usize>,
@@ -154,7 +154,7 @@ fn pinned_pages_are_counted_and_keep_no_other_page_from_moving() {
     for (at, page_move) in moves.iter_mut().enumerate() {
         page_move.to = NodeId(1 + (at / 25) as u16);
     }
-    // Two next to each other, one alone, and all of the last node's.
+    // Two adjacent pages, a single page, and all pages for the last node.
     let pinned: Vec<u64> = [10, 11, 40].into_iter().chain(75..100).collect();
     let mut kernel = Fake {
         pinned: pinned.iter().map(|number| number * 4096).collect(),
@@ -235,10 +235,10 @@ fn huge_pages_count_for_as_much_as_they_are() {
     let round = mover().carry_out(&mut kernel, PROCESS, &moves, u64::MAX);
     assert_eq!(round.outcomes.moved, 64);
     assert_eq!(round.moved_bytes, 64 * HUGE);
-    // Half of 20 ms at half a millisecond each is 20 of them, but no call has more than 16 MiB.
+    // Half of 20 ms is enough for 20 pages at half a millisecond each, but a call has at most 16 MiB.
     assert_eq!(kernel.calls[..4], [1, 2, 4, 8]);
     assert!(kernel.calls.iter().all(|&pages| pages <= 8));
-    // As fast as pages may move, and no faster.
+    // Pages move at the rate limit, and no faster.
     assert!(kernel.now_ns >= 63 * HUGE * 1_000_000_000 / (1 << 30));
 }
 

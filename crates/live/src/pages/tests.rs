@@ -33,7 +33,7 @@ fn a_hot_page_stays_while_cold_ones_pass_through() {
         for address in 0..10 {
             assert!(!touch(&mut pages, page(address)).new, "round {round}");
         }
-        // Each in several rounds, so that they have been sampled lately when others come.
+        // Cold pages are sampled in several rounds, so that they count as recently sampled when others come.
         for cold in 0..200 {
             touch(&mut pages, page(1000 + 50 * round + cold));
         }
@@ -71,16 +71,16 @@ fn pages_sampled_once_do_not_evict_recent_ones() {
     };
     assert_eq!(all(&mut pages), 64);
     assert_eq!(pages.given_up(), 0);
-    // For the second time in the interval.
+    // This is the second sample of each page in the interval.
     assert_eq!(all(&mut pages), 0);
     let given_up = pages.given_up();
     assert!(given_up > 0);
-    // Nobody was sampled lately: whoever comes gets in.
+    // No page was sampled recently, so new pages are admitted.
     (0..17).for_each(|_| pages.cool());
     assert!(!touch(&mut pages, page(1000)).is_left_out());
 }
 
-/// What the table is meant to be, with a map from pages to numbers.
+/// Reference model of the table, with a map from pages to numbers.
 struct Model {
     capacity: usize,
     numbers: HashMap<Page, u32>,
@@ -133,7 +133,7 @@ impl Model {
 
 #[test]
 fn pages_whose_hashes_are_alike_push_each_other_along() {
-    // In the order in which they are removed, whoever stays is found: also around the end.
+    // After each removal the other pages are still found, also around the end of the table.
     let order = [[0, 1, 2, 3], [3, 1, 0, 2], [1, 2, 0, 3], [2, 3, 1, 0]];
     for (upper, gone) in [0, u64::from(u32::MAX) - 1]
         .into_iter()
@@ -176,10 +176,10 @@ proptest! {
             hand: 0,
             left_out: Default::default(),
         };
-        // Those that are expected, and touched after the next are.
+        // Pages that are expected now and touched after the next are expected.
         let mut waiting: Option<(PageLookup, Vec<Page>)> = None;
         for (addresses, what) in steps {
-            // Few hashes, so that they collide in any table, and many.
+            // Some cases have few hashes, which collide in any table, and others many.
             let all: Vec<Page> = addresses
                 .iter()
                 .map(|at| page(if what < 6 { *at } else { at << 12 }))

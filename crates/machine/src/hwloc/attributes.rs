@@ -1,11 +1,11 @@
-//! Values of attributes and child elements.
+//! Parsing of attributes and child elements.
 
 use roxmltree::Node as Element;
 
 use super::{Problem, problem};
 use crate::{CpuId, CpuList};
 
-/// A whole number of an attribute, at most `max`.
+/// Value of an attribute that is a whole number, at most `max`.
 pub(super) fn number<N>(element: Element, name: &str, max: N) -> Result<N, Problem>
 where
     N: std::str::FromStr + PartialOrd + std::fmt::Display,
@@ -38,7 +38,7 @@ pub(super) fn decimal(element: Element, text: &str) -> Result<f64, Problem> {
     }
 }
 
-/// Numbers between white space in all child elements of this name.
+/// All numbers in the child elements with this name, which separate numbers by white space.
 pub(super) fn numbers(element: Element, name: &str) -> Result<Vec<f64>, Problem> {
     let mut all = Vec::new();
     for child in element.children().filter(|child| child.has_tag_name(name)) {
@@ -49,8 +49,8 @@ pub(super) fn numbers(element: Element, name: &str) -> Result<Vec<f64>, Problem>
     Ok(all)
 }
 
-/// Those of `known` that are in one of hwloc's sets: 32-bit words in hexadecimal, the most significant
-/// first, `0xf...f` in front where all further bits are set.
+/// Members of `known` that are in one of hwloc's sets. A set is written as 32-bit words in hexadecimal, most
+/// significant first, with `0xf...f` in front if all higher bits are set.
 pub(super) fn cpuset(element: Element, name: &str, known: &CpuList) -> Result<CpuList, Problem> {
     let Some(text) = element.attribute(name) else {
         return problem(element, format!("`{name}` is missing"));

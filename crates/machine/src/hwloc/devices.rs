@@ -1,7 +1,7 @@
 //! GPUs, network adapters and NVMe controllers: objects of type `PCIDev`.
 //!
-//! `pci_type` begins with class and subclass, and the vendor in brackets: `0200 [8086:1521] …`. A missing or
-//! damaged attribute is left unknown: no device is worth an error.
+//! `pci_type` begins with class and subclass, and the vendor in brackets: `0200 [8086:1521] …`. Devices with a missing
+//! or damaged attribute are skipped without an error.
 
 use roxmltree::Node as Element;
 
@@ -9,10 +9,10 @@ use super::attributes::cpuset;
 use crate::device::{kind_of, node_next_to, numbered};
 use crate::{CpuList, Device, Node, NodeId};
 
-/// More devices are left out.
+/// Maximum number of devices; further ones are left out.
 const DEVICES_MAX: usize = 1 << 16;
 
-/// All of them, by kind and address.
+/// All devices, by kind and address.
 pub(super) fn of<'a, 'input: 'a>(
     objects: impl Iterator<Item = &'a Element<'a, 'input>>,
     nodes: &[Node],
@@ -33,7 +33,7 @@ pub(super) fn of<'a, 'input: 'a>(
     numbered(found)
 }
 
-/// The only node, or the one with all CPUs of the nearest object around the device that has CPUs.
+/// The only node, or the node with all CPUs of the closest ancestor that has CPUs.
 fn node(object: Element<'_, '_>, nodes: &[Node], cpus: &CpuList) -> Option<NodeId> {
     if let [only] = nodes {
         return Some(only.id);

@@ -1,4 +1,4 @@
-//! Figures between nodes: distances, latencies, bandwidths.
+//! Matrices between nodes: distances, latencies, bandwidths.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,7 @@ use super::attributes::{cpuset, decimal, number, numbers};
 use super::{Numa, Problem, problem};
 use crate::{CpuList, DISTANCE_LOCAL, Machine, Matrix, Node, NodeId, figures};
 
-/// Of `kind` in `distances2`: the values are what the operating system said; latencies; bandwidths
-/// (hwloc/distances.h).
+/// Bits of `kind` in `distances2` (hwloc/distances.h): values from the operating system; latencies; bandwidths.
 const KIND_FROM_OS: u32 = 1;
 const KIND_LATENCY: u32 = 4;
 const KIND_BANDWIDTH: u32 = 8;
@@ -35,7 +34,7 @@ pub(super) fn distances(
             _ => continue,
         };
         if rows.len() != positions.len() || values.len() != rows.len() * rows.len() {
-            // Of some nodes only: nothing that a machine has a place for.
+            // A matrix of only some of the nodes has no place in a machine.
             continue;
         }
         let at: Vec<usize> = rows.iter().map(|id| positions[id]).collect();
@@ -58,8 +57,7 @@ pub(super) fn distances(
     Ok(())
 }
 
-/// Distances as ACPI has them. Those that people gave (`hwloc-annotate`) are in units of their own: the
-/// least becomes 10.
+/// Distances in ACPI's scale. `hwloc-annotate` has arbitrary units, which are scaled so that the lowest becomes 10.
 fn relative(matrix: Vec<Vec<f64>>, from_os: bool, at: Element) -> Result<Vec<Vec<u32>>, Problem> {
     let least = matrix
         .iter()
@@ -82,7 +80,7 @@ fn relative(matrix: Vec<Vec<f64>>, from_os: bool, at: Element) -> Result<Vec<Vec
         .collect())
 }
 
-/// The `NUMANode`s that the rows of `distances2` are of.
+/// Numbers of the `NUMANode`s in the order of the rows of `distances2`.
 fn indexes(element: Element, numa: &[Numa]) -> Result<Vec<NodeId>, Problem> {
     let global = match element.attribute("indexing") {
         Some("gp") => true,
@@ -114,8 +112,8 @@ fn indexes(element: Element, numa: &[Numa]) -> Result<Vec<NodeId>, Problem> {
     Ok(rows)
 }
 
-/// The matrix of version 1 that is between all NUMA nodes: of those that have as many rows, the one
-/// whose `relative_depth` leads to them, else the first (hwloc 2 writes another depth there).
+/// The matrix between all NUMA nodes in version 1. Of several with the right number of rows, `relative_depth` selects
+/// the one of the nodes. If none matches, the first is taken, because hwloc 2 writes another depth.
 fn distances_v1<'a, 'input>(
     root: Element<'a, 'input>,
     numa: &[Numa],
@@ -131,7 +129,7 @@ fn distances_v1<'a, 'input>(
         let depth = depth
             .and_then(|depth| depth.parse::<usize>().ok())
             .unwrap_or(0);
-        // The element itself is one level below its parent, as level 1 is.
+        // `relative_depth` counts from the element's parent.
         let depth = element.ancestors().count() - 1 + depth;
         numa.iter().all(|node| node.depth == depth)
     };
@@ -140,7 +138,7 @@ fn distances_v1<'a, 'input>(
         .or_else(|| candidates().next())
 }
 
-/// In multiples of a base, in the order of the document.
+/// Values of a version 1 matrix, which are multiples of a base, in the order of the document.
 fn values_v1(element: Element) -> Result<Vec<f64>, Problem> {
     let base = decimal(element, element.attribute("latency_base").unwrap_or("1"))?;
     element
@@ -150,7 +148,7 @@ fn values_v1(element: Element) -> Result<Vec<f64>, Problem> {
         .collect()
 }
 
-/// What the firmware (HMAT) or people say of each node's memory as the CPUs of others see it.
+/// Reads latencies and bandwidths between CPUs' nodes and memory, from the firmware (HMAT) or `hwloc-annotate`.
 pub(super) fn memory_attributes<'a, 'input>(
     machine: &mut Machine,
     root: Element<'a, 'input>,
@@ -164,8 +162,8 @@ pub(super) fn memory_attributes<'a, 'input>(
         .filter(|element| element.has_tag_name("object"))
         .filter_map(|object| Some((object.attribute("gp_index")?, object)))
         .collect();
-    // By name: a matrix, and what its unit is here. `Bandwidth` is that of reads where hwloc has both
-    // (it is their mean), so it comes first and is overwritten.
+    // `Bandwidth` is the mean of the read and write bandwidth where hwloc has both. `Bandwidth` comes before
+    // `ReadBandwidth`, which overwrites it.
     let names = [
         "Latency",
         "ReadLatency",
@@ -204,17 +202,17 @@ pub(super) fn memory_attributes<'a, 'input>(
     Ok(())
 }
 
-/// What the figures of an attribute are looked up by.
+/// Tables to look up the figures of an attribute.
 struct Nodes<'a, 'input> {
     numa: &'a [Numa<'a, 'input>],
     positions: &'a BTreeMap<NodeId, usize>,
-    /// Objects by hwloc's own number.
+    /// Objects by `gp_index`.
     by_index: BTreeMap<&'a str, Element<'a, 'input>>,
     cpus: &'a CpuList,
 }
 
 impl Nodes<'_, '_> {
-    /// The attribute's figures, rows by CPUs' node, columns by memory's.
+    /// The attribute's figures, `[CPU's node][memory's node]`.
     fn matrix(&self, nodes: &[Node], attribute: Element) -> Result<Matrix, Problem> {
         let mut matrix: Matrix = vec![vec![None; nodes.len()]; nodes.len()];
         for value in attribute
@@ -224,7 +222,7 @@ impl Nodes<'_, '_> {
             if value.attribute("target_obj_type") != Some("NUMANode") {
                 continue;
             }
-            // A set, or an object that has one.
+            // The initiator is a CPU set, or an object with one.
             let initiators = match value.attribute("initiator_obj_gp_index") {
                 None if value.attribute("initiator_cpuset").is_none() => continue,
                 None => cpuset(value, "initiator_cpuset", self.cpus)?,

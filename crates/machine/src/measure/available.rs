@@ -1,9 +1,8 @@
-//! What other programs leave to measure with: free memory, and a machine that is idle.
+//! Free memory and load of the machine: what other programs leave for a measurement.
 
 use std::path::{Path, PathBuf};
 
-/// A note where other programs keep at least a CPU half busy: the load of the last minute, as
-/// `/proc/loadavg` begins.
+/// A note if other programs keep at least half a CPU busy, by the load of the last minute in `/proc/loadavg`.
 pub(super) fn busy(loadavg: &str) -> Option<String> {
     let load: f64 = loadavg.split(' ').next()?.parse().ok()?;
     (load >= 0.5).then(|| {
@@ -13,7 +12,7 @@ pub(super) fn busy(loadavg: &str) -> Option<String> {
     })
 }
 
-/// `MemFree` of a node's `meminfo` (`Node 0 MemFree: 12 kB`), `MemAvailable` where it is the system's.
+/// Free bytes by `MemFree` of a node's `meminfo` (`Node 0 MemFree: 12 kB`), or `MemAvailable` of the system's.
 pub(super) fn free_bytes(meminfo: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(meminfo).ok()?;
     let of = |key: &str| {
@@ -24,15 +23,15 @@ pub(super) fn free_bytes(meminfo: &Path) -> Option<u64> {
     of("MemAvailable:").or_else(|| of("MemFree:"))
 }
 
-/// Bytes that this process may still use: what the system has available, or less where a control group's limit is
-/// nearer. None: neither is known.
+/// Bytes that this process may still use: the system's available memory, or the rest of a control group's limit if that
+/// is less. `None`: neither is known.
 pub fn available_bytes(sys_root: &Path) -> Option<u64> {
     let system = free_bytes(Path::new("/proc/meminfo"));
     let group = control_group_bytes(sys_root);
     system.into_iter().chain(group).min()
 }
 
-/// What the tightest of this process's control groups (version 2) has left.
+/// Bytes left in the tightest control group (version 2) of this process.
 pub(super) fn control_group_bytes(sys_root: &Path) -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;

@@ -1,4 +1,4 @@
-//! Bandwidth: every CPU of a node goes through its part of a buffer, at the same time.
+//! Bandwidth measurement: all CPUs of a node go through their parts of a buffer at the same time.
 
 use std::fmt;
 use std::sync::Barrier;
@@ -9,7 +9,7 @@ use super::kernels::{self, WORD_BYTES};
 use super::{BLOCK_WORDS, MeasureError, Measurement, join, median, parts, pin};
 use crate::{CpuId, Machine, Matrix};
 
-/// What a bandwidth is of.
+/// Kind of the accesses whose bandwidth is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -28,8 +28,8 @@ impl Kind {
         }
     }
 
-    /// Goes through the block that `at` is the number of, and on to the next, round and round.
-    /// Returns the bytes that were loaded and stored.
+    /// Accesses block number `at` of the part and increments `at`; numbers wrap around at the end of the part. Returns
+    /// the number of bytes loaded and stored.
     pub(super) fn block(self, part: &mut [u64], at: &mut usize) -> usize {
         let streams = if self == Self::Mixed { 3 } else { 1 };
         let length = part.len() / streams;
@@ -61,7 +61,7 @@ impl fmt::Display for Kind {
 }
 
 impl Measurement {
-    /// Sum over the CPUs, median over the rounds.
+    /// Bandwidth of all CPUs together, as the median over rounds.
     pub(super) fn bandwidth_bytes_per_s(
         &self,
         kind: Kind,

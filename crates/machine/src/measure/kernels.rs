@@ -1,15 +1,14 @@
-//! The inner loops. They are ordinary Rust that the compiler may vectorise as far as the target's
-//! baseline goes (SSE2 on x86-64): no streaming stores, no AVX, no software prefetch, so that they
-//! see what an ordinary program sees.
+//! Inner loops of the measurements. They are ordinary Rust that the compiler may vectorise up to the target's baseline
+//! (SSE2 on x86-64). Without streaming stores, AVX and software prefetch, they measure what an ordinary program gets.
 
 use std::hint::black_box;
 
-/// Words of a buffer that a link of a chain, or a cache line of 64 bytes, has.
+/// Bytes of a word, in which buffers are indexed.
 pub const WORD_BYTES: usize = size_of::<u64>();
 
-/// Makes one cycle through all lines of `line_words` words in random order (Sattolo's algorithm):
-/// the first word of each line holds the position of the next line's first word. Hardware
-/// prefetchers find no stride in it. Fewer than two lines: a line that leads to itself.
+/// Links all lines of `line_words` words into one cycle in random order (Sattolo's algorithm): the first word of each
+/// line holds the position of the next line's first word. Hardware prefetchers find no stride in the cycle. A buffer of
+/// fewer than two lines gets a line that leads to itself.
 pub fn build_chain(words: &mut [u64], line_words: usize, seed: u64) {
     let lines = words.len() / line_words;
     for line in 0..lines {
@@ -22,8 +21,7 @@ pub fn build_chain(words: &mut [u64], line_words: usize, seed: u64) {
     }
 }
 
-/// Follows a chain for `steps` loads, each of which waits for the one before it. Returns where it
-/// is then.
+/// Follows a chain for `steps` loads, each of which waits for the one before. Returns the position of the last line.
 pub fn chase(chain: &[u64], start: u64, steps: u64) -> u64 {
     let mut at = start;
     for _ in 0..steps {
@@ -32,7 +30,7 @@ pub fn chase(chain: &[u64], start: u64, steps: u64) -> u64 {
     black_box(at)
 }
 
-/// As [`chase`], with so many multiplications between two loads, which wait for one another.
+/// As [`chase`], with `computing` dependent multiplications between two loads.
 pub fn chase_computing(chain: &[u64], start: u64, steps: u64, computing: u32) -> u64 {
     let nothing = black_box(0);
     let mut at = start;
@@ -64,8 +62,8 @@ pub fn read(words: &[u64]) {
     black_box(lanes);
 }
 
-/// Stores to every word once, in order. Ordinary stores: the CPU reads each line before it changes
-/// it, and that traffic is not in the program's count.
+/// Stores to every word once, in order. The stores are ordinary: the CPU reads each line before it changes it, and the
+/// program does not count that traffic.
 pub fn write(words: &mut [u64], value: u64) {
     let value = black_box(value);
     for word in words.iter_mut() {
@@ -74,7 +72,7 @@ pub fn write(words: &mut [u64], value: u64) {
     black_box(words);
 }
 
-/// Loads a word from each of two streams and stores one to the third. All have the same length.
+/// Loads a word from each of two streams and stores a word to the third. All three have the same length.
 pub fn mix(target: &mut [u64], a: &[u64], b: &[u64]) {
     for ((target, a), b) in target.iter_mut().zip(a).zip(b) {
         *target = a ^ b;
@@ -82,7 +80,7 @@ pub fn mix(target: &mut [u64], a: &[u64], b: &[u64]) {
     black_box(target);
 }
 
-/// splitmix64 (Steele, Lea, Flood 2014): any seed will do.
+/// splitmix64 (Steele, Lea, Flood 2014), which accepts any seed.
 struct Random(u64);
 
 impl Random {
@@ -94,7 +92,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `end` - 1.
+    /// A number from 0 to `end` - 1.
     fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
@@ -153,7 +151,7 @@ mod tests {
             near += u32::from(next.abs_diff(at) <= 8 * 4);
             at = next;
         }
-        // 8 of 4095 lines are within four lines of any one.
+        // Any line has 8 of the 4095 others within four lines.
         assert!(near < 40, "{near} of 4096 steps go to a near line");
     }
 }

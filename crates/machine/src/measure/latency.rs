@@ -1,20 +1,20 @@
-//! How long a load takes that waits for the one before.
+//! Latency measurement: time of a load that waits for the one before.
 
 use std::time::Instant;
 
 use super::{CHASE_STEPS, Measurement, kernels, median};
 
-/// What a chase found.
+/// Result of a pointer chase.
 pub(super) struct Latency {
-    /// Over stretches of 1024 loads.
+    /// Median over stretches of 1024 loads.
     pub median_ns: f64,
     /// Standard deviation of the rounds' medians.
     pub deviation_ns: f64,
 }
 
 impl Measurement {
-    /// Follows a chain, the first round is left out. Stretches are short against the kernel's time slices: a thread that had
-    /// to wait for its CPU shows in few of them.
+    /// Follows a chain and drops the first round. Stretches are short compared to the kernel's time slices, so
+    /// preemption of the thread affects few of them.
     pub(super) fn latency(&self, chain: &[u64]) -> Latency {
         let mut at = 0;
         let (mut stretches, mut of_rounds) = (Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ impl Measurement {
     }
 }
 
-/// Standard deviation of what some values were drawn from; 0 of fewer than two.
+/// Sample standard deviation; 0 for fewer than two values.
 fn deviation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count.max(1.0);

@@ -1,4 +1,4 @@
-//! The system calls of a measurement: memory of one node, threads on one CPU.
+//! System calls of the measurements: memory on one node, threads on one CPU.
 
 use std::ffi::{c_long, c_ulong, c_void};
 use std::io;
@@ -7,14 +7,14 @@ use std::slice;
 
 use crate::{CpuId, CpuList, NodeId};
 
-/// `MPOL_BIND` of include/uapi/linux/mempolicy.h: these nodes and no others. It can end a process
-/// for want of memory, which is why sizes are bounded by what is free.
+/// `MPOL_BIND` of include/uapi/linux/mempolicy.h: only the given nodes. The out-of-memory killer can end a process
+/// under this policy, so sizes are bounded by the free memory.
 const MPOL_BIND: c_ulong = 2;
-/// `MPOL_MF_MOVE` of the same: pages of this process alone.
+/// `MPOL_MF_MOVE` of the same header: only pages that no other process maps.
 const MPOL_MF_MOVE: c_long = 2;
-/// Pages that are asked for their node.
+/// Maximum number of pages whose node is checked.
 const PAGES_CHECKED: usize = 512;
-/// Affinity masks for as many CPUs as a [`CpuId`] can name.
+/// Words of an affinity mask for all CPUs that a [`CpuId`] can name.
 const CPU_MASK_WORDS: usize = 65_536 / 64;
 
 /// Zeroed memory of one node, aligned to a huge page.
@@ -26,8 +26,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// `bytes` (rounded down to words) that the kernel takes from `node` as they are touched, in
-    /// huge pages where it has them, or, of 0 bytes, in small ones. `None` leaves the node to the kernel.
+    /// Allocates `bytes` (rounded down to words) on `node`, or where the kernel chooses. The kernel takes the pages
+    /// when they are touched: huge pages if it has them, or small pages if `huge_page_bytes` is 0.
     pub fn new(bytes: usize, node: Option<NodeId>, huge_page_bytes: usize) -> io::Result<Self> {
         let align = huge_page_bytes.max(4096);
         let mapped_bytes = bytes + align;
@@ -79,26 +79,26 @@ impl Buffer {
             0 => libc::MADV_NOHUGEPAGE,
             _ => libc::MADV_HUGEPAGE,
         };
-        // A kernel without transparent huge pages refuses, and small pages it is.
+        // A kernel without transparent huge pages refuses the advice, and the buffer has small pages.
         // SAFETY: advice about the mapping of this buffer.
         unsafe { libc::madvise(mapping.as_ptr(), mapped_bytes, advice) };
         Ok(buffer)
     }
 
-    /// All of it.
+    /// The whole buffer.
     pub fn words(&self) -> &[u64] {
         // SAFETY: mapped, readable, aligned, initialised (the kernel zeroes it).
         unsafe { slice::from_raw_parts(self.words.as_ptr(), self.bytes / size_of::<u64>()) }
     }
 
-    /// All of it.
+    /// The whole buffer.
     pub fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as above, writable, and borrowed exclusively.
+        // SAFETY: mapped, writable, aligned, initialised, and borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.words.as_ptr(), self.bytes / size_of::<u64>()) }
     }
 
-    /// Of up to 512 pages spread over the buffer, all of which have been touched: how many were
-    /// looked at, and how many are not on `node`.
+    /// Checks the node of up to 512 pages that are spread over the buffer, all of which must have been touched. Returns
+    /// the number of checked pages and the number of those that are not on `node`.
     pub fn strays(&self, node: NodeId) -> io::Result<(usize, usize)> {
         let pages = (self.bytes / 4096).clamp(1, PAGES_CHECKED);
         let addresses = self.addresses(pages, self.bytes / pages / 4096 * 4096);
@@ -107,8 +107,8 @@ impl Buffer {
         Ok((pages, nodes.iter().filter(elsewhere).count()))
     }
 
-    /// Moves its pages of `page_bytes`, all of which have been touched, to a node: how many are there then, of how
-    /// many.
+    /// Moves the buffer's pages of `page_bytes`, all of which must have been touched, to a node. Returns the number of
+    /// pages that are on the node afterwards, and the number of all pages.
     pub fn move_to(&mut self, node: NodeId, page_bytes: usize) -> io::Result<(usize, usize)> {
         let pages = self.bytes / page_bytes;
         let addresses = self.addresses(pages, page_bytes);
@@ -128,7 +128,7 @@ impl Buffer {
             .collect()
     }
 
-    /// The share of the buffer that is in huge pages, from `/proc/self/smaps`.
+    /// Share of the buffer that is in huge pages, from `/proc/self/smaps`.
     pub fn huge_share(&self) -> Option<f64> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
         let start = self.words.as_ptr() as u64;
@@ -143,16 +143,16 @@ impl Drop for Buffer {
     }
 }
 
-/// move_pages(2) of pages of this process: the node of each, or an error number below 0, after those with a target were
-/// moved there.
+/// Calls move_pages(2) on pages of this process, which moves the pages to `targets` if given. Returns the node, or a
+/// negative error number, of each page.
 fn move_pages(addresses: &[*const c_void], targets: Option<&[i32]>) -> io::Result<Vec<i32>> {
     let mut nodes = vec![-1i32; addresses.len()];
     let targets = targets.map_or(ptr::null(), |targets| {
         assert_eq!(targets.len(), addresses.len());
         targets.as_ptr()
     });
-    // SAFETY: the kernel reads an address and, where there are targets, a target for each page, and fills as many of
-    // `nodes`; what is in the pages stays.
+    // SAFETY: the kernel reads one address and, if given, one target per page, and writes as many words of `nodes`;
+    // contents of pages do not change.
     let status = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -164,14 +164,14 @@ fn move_pages(addresses: &[*const c_void], targets: Option<&[i32]>) -> io::Resul
             MPOL_MF_MOVE,
         )
     };
-    // Above 0: so many were not moved.
+    // A positive status is the number of pages that were not moved.
     match status {
         0.. => Ok(nodes),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// `AnonHugePages` of the mappings that `start..end` touches.
+/// Sum of `AnonHugePages` of the mappings that overlap `start..end`.
 fn huge_bytes(smaps: &str, start: u64, end: u64) -> Option<u64> {
     let mut inside = false;
     let mut total = None;
@@ -190,11 +190,11 @@ fn huge_bytes(smaps: &str, start: u64, end: u64) -> Option<u64> {
     total
 }
 
-/// Keeps the calling thread on one CPU.
+/// Binds the calling thread to one CPU.
 pub fn pin(cpu: CpuId) -> io::Result<()> {
     let mut mask = vec![0u64; CPU_MASK_WORDS];
     mask[cpu.0 as usize / 64] |= 1 << (cpu.0 % 64);
-    // SAFETY: the kernel reads that many bytes of the mask.
+    // SAFETY: the kernel reads `CPU_MASK_WORDS` words of the mask.
     let status = unsafe { libc::sched_setaffinity(0, CPU_MASK_WORDS * 8, mask.as_ptr().cast()) };
     if status == 0 {
         Ok(())
@@ -206,7 +206,7 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
 /// The CPUs that the calling thread may run on.
 pub fn allowed_cpus() -> io::Result<CpuList> {
     let mut mask = vec![0u64; CPU_MASK_WORDS];
-    // SAFETY: the kernel writes at most that many bytes to the mask.
+    // SAFETY: the kernel writes at most `CPU_MASK_WORDS` words to the mask.
     let status =
         unsafe { libc::sched_getaffinity(0, CPU_MASK_WORDS * 8, mask.as_mut_ptr().cast()) };
     if status != 0 {

@@ -1,24 +1,22 @@
-//! Latency and bandwidth of this machine's memory, measured from every node with CPUs to every node
-//! with memory, in the manner of Intel's Memory Latency Checker.
+//! Measured latency and bandwidth of this machine's memory, from every node with CPUs to every node with memory, in the
+//! manner of Intel's Memory Latency Checker.
 //!
-//! - **Latency**: one thread on the first CPU of a node follows a random cycle through all lines of a
-//!   buffer on the other node, each load waiting for the one before; the median over stretches of 1024
-//!   loads, after a round that is dropped. The buffer is four times the largest cache or more, in huge pages
-//!   where the kernel has them. What the TLB and the remaining cache hits cost or save is in the
-//!   figure: a pointer chase of the program's own would see the same.
-//! - **Bandwidth**: a thread on every CPU of a node goes through its part of the buffer in order, at
-//!   the same time as the others: loads, stores, or two loads to a store. The figures are bytes that
-//!   the program loads and stores. An ordinary store makes the CPU read the line first; that traffic
-//!   is not counted, so stores look slower than the memory is. No streaming stores, no AVX (see
-//!   `kernels.rs`): a machine whose single CPU cannot saturate its memory without them shows less than
-//!   other tools claim.
+//! - **Latency**: one thread on the first CPU of a node follows a random cycle through all lines of a buffer on the
+//!   other node, each load waiting for the one before. The figure is the median over stretches of 1024 loads, after a
+//!   round that is dropped. The buffer is at least four times the largest cache, in huge pages where the kernel has
+//!   them. The figure includes TLB misses and the remaining cache hits, as a program's own pointer chase would.
+//! - **Bandwidth**: a thread on every CPU of a node goes through its part of the buffer in order, at the same time as
+//!   the others: loads, stores, or two loads to a store. The figures are bytes that the program loads and stores. An
+//!   ordinary store makes the CPU read the line first; that traffic is not counted, so stores look slower than the
+//!   memory is. There are no streaming stores and no AVX (see `kernels.rs`): a machine whose single CPU cannot saturate
+//!   its memory without these shows less than in other tools.
 //! - **Latency under load**: the chase on a node's first CPU, in one half of its own memory, while
 //!   the node's other CPUs read the other half, from slowly to as fast as they can.
-//! - **Moving a page**: `move_pages` of 512 small pages from one node to another and back, the median by page; with
-//!   memory on one node there is none.
+//! - **Moving a page**: `move_pages` of 512 small pages from one node to another and back, the median by page. A
+//!   machine with memory on one node has no such figure.
 //!
-//! Nothing else should run meanwhile. Frequencies, virtual machines' neighbours and SMT siblings all
-//! show; firmware that interleaves nodes makes all nodes look alike.
+//! Nothing else should run during a measurement. Frequency changes, a virtual machine's neighbours and SMT siblings
+//! affect the figures. Firmware that interleaves nodes makes all nodes look alike.
 
 mod available;
 mod bandwidth;
@@ -46,15 +44,14 @@ use memory::Buffer;
 pub use available::available_bytes;
 pub use placing::{PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us};
 
-/// Words that a thread goes through between two looks at the clock: 32 KiB.
+/// Words that a thread accesses between two checks of the clock: 32 KiB.
 const BLOCK_WORDS: usize = 4096;
-/// Loads of a chase between two looks at the clock.
+/// Loads of a chase between two checks of the clock.
 const CHASE_STEPS: u64 = 1024;
 const MEBIBYTE: usize = 1 << 20;
-/// A chain of at least this, whatever the caches, and at most that, whatever they claim: virtual
-/// machines may see a whole socket's cache as theirs.
+/// Bounds of a chain's size, whatever the cache sizes: a virtual machine may report a whole socket's cache.
 const CHAIN_BYTES: std::ops::RangeInclusive<usize> = 64 * MEBIBYTE..=1024 * MEBIBYTE;
-/// How long the node's other CPUs wait after each block of 32 KiB that they read.
+/// Pauses of the node's other CPUs after each block of 32 KiB that they read, for the latency under load.
 const PAUSES: [Duration; 6] = [
     Duration::from_micros(64),
     Duration::from_micros(16),
@@ -64,25 +61,25 @@ const PAUSES: [Duration; 6] = [
     Duration::ZERO,
 ];
 
-/// How much time and memory a measurement takes.
+/// Time and memory of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Rounds of which the median is taken; one more goes before them.
+    /// Number of rounds, whose median counts; one more round comes before.
     pub rounds: u32,
     /// Length of a round.
     pub round: Duration,
-    /// Size of a chain at most.
+    /// Maximum size of a chain.
     pub chain_bytes_max: usize,
 }
 
 impl Effort {
-    /// For figures to rely on: 1.2 seconds for each pair of nodes.
+    /// For reliable figures: 1.2 seconds for each pair of nodes.
     pub const FULL: Self = Self {
         rounds: 5,
         round: Duration::from_millis(50),
         chain_bytes_max: *CHAIN_BYTES.end(),
     };
-    /// To see whether it works: a fiftieth of the time, and chains that caches may hold.
+    /// For a trial: a fiftieth of the time, and chains that may fit in caches.
     pub const QUICK: Self = Self {
         rounds: 3,
         round: Duration::from_millis(2),
@@ -90,7 +87,7 @@ impl Effort {
     };
 }
 
-/// Why there is no measurement.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum MeasureError {
@@ -114,38 +111,38 @@ pub enum MeasureError {
     },
 }
 
-/// What to measure on this machine.
+/// A measurement of this machine.
 #[derive(Debug)]
 pub struct Measurement {
     machine: Machine,
     effort: Effort,
-    /// Positions of nodes with CPUs that may be used, and these.
+    /// Positions of nodes with usable CPUs, and these CPUs.
     cpu_nodes: Vec<(usize, Vec<CpuId>)>,
-    /// Positions of nodes with memory, and the size of their chain.
+    /// Positions of nodes with memory, and the size of their chain in bytes.
     memory_nodes: Vec<(usize, usize)>,
     line_words: usize,
     notes: Vec<String>,
 }
 
-/// A machine with its figures.
+/// Results of a measurement.
 #[derive(Debug)]
 pub struct Measured {
-    /// As it was, with latencies and bandwidths.
+    /// The machine, with measured latencies and bandwidths.
     pub machine: Machine,
-    /// Standard deviation of the latency's rounds, `[CPU's node][memory's node]`.
+    /// Standard deviation of the rounds' latencies, `[CPU's node][memory's node]`.
     pub latency_deviation_ns: Matrix,
-    /// How many rounds there were.
+    /// Number of rounds.
     pub rounds: u32,
-    /// What to know of the figures, a sentence each.
+    /// Remarks about the figures, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl Measurement {
-    /// Looks at what there is: CPUs that this process may use, free memory of each node (at most half
-    /// of it is taken), limits of control groups. `machine` is [`Machine::local`].
+    /// Prepares a measurement with the CPUs that this process may use and at most half of each node's free memory,
+    /// within the limits of control groups. `machine` is [`Machine::local`].
     ///
     /// # Errors
-    /// No CPU or no memory to measure with.
+    /// There are no CPUs or no memory to measure with.
     pub fn new(machine: Machine, effort: Effort, sys_root: &Path) -> Result<Self, MeasureError> {
         let allowed = memory::allowed_cpus().map_err(MeasureError::Affinity)?;
         let free = |node: NodeId| {
@@ -174,7 +171,7 @@ impl Measurement {
             .clamp(*CHAIN_BYTES.start(), *CHAIN_BYTES.end())
             .min(effort.chain_bytes_max);
         let line_bytes = machine.caches.iter().map(|cache| cache.line_bytes).max();
-        // What is no size of a line (a file may say anything) is taken as the usual one.
+        // A machine file may have any line size; invalid ones are replaced by the usual size.
         let line_bytes = line_bytes
             .filter(|bytes| bytes.is_power_of_two() && (16..=4096).contains(bytes))
             .unwrap_or(64);
@@ -201,7 +198,7 @@ impl Measurement {
             if node.memory_bytes == Some(0) {
                 continue;
             }
-            // A buffer is two chains long, and takes half of what is free.
+            // A buffer has the length of two chains, and takes at most half of the free memory.
             let affordable = (free_bytes(node.id) / 4) as usize / MEBIBYTE * MEBIBYTE;
             let chain = wanted.min(affordable);
             if chain == 0 {
@@ -231,7 +228,7 @@ impl Measurement {
         })
     }
 
-    /// About how long it takes on an idle machine: the rounds, and a second for each GiB of memory.
+    /// Expected duration on an idle machine: the rounds, and a second for each GiB of memory.
     pub fn expected(&self) -> Duration {
         let pairs = (self.cpu_nodes.len() * self.memory_nodes.len()) as u32;
         let loaded: usize = self
@@ -244,15 +241,15 @@ impl Measurement {
         self.effort.round * rounds + Duration::from_secs_f64(bytes as f64 / (1 << 30) as f64)
     }
 
-    /// How many nodes have CPUs to measure from, and how many memory to measure.
+    /// Number of nodes with CPUs to measure from, and number of nodes with memory to measure.
     pub fn nodes(&self) -> (usize, usize) {
         (self.cpu_nodes.len(), self.memory_nodes.len())
     }
 
-    /// Measures; `progress` is told what comes next.
+    /// Measures; `progress` is called with a description of each step.
     ///
     /// # Errors
-    /// Memory or CPUs that cannot be had.
+    /// Memory or CPUs are unavailable.
     pub fn run(mut self, progress: &mut dyn FnMut(&str)) -> Result<Measured, MeasureError> {
         let count = self.machine.nodes.len();
         let unknown = || vec![vec![None; count]; count];
@@ -297,7 +294,7 @@ impl Measurement {
                 .partial_cmp(&(b.node, b.bandwidth_bytes_per_s))
                 .expect("rates are numbers")
         });
-        // A tenth of a nanosecond and a megabyte per second are below the noise.
+        // Rounding to a tenth of a nanosecond and a megabyte per second is below the noise.
         machine.latency_ns = figures::if_known(rounded(latency_ns, 0.1));
         for (kind, matrix) in bandwidths {
             *kind.of(machine) = figures::if_known(rounded(matrix, 1e6));
@@ -306,7 +303,7 @@ impl Measurement {
             point.latency_ns = round_to(point.latency_ns, 0.1);
             point.bandwidth_bytes_per_s = round_to(point.bandwidth_bytes_per_s, 1e6);
         }
-        // Without what the firmware rates, which is replaced.
+        // The source's mention of firmware ratings is dropped, because measured figures replace the ratings.
         let system = machine.source.split(';').next().unwrap_or_default();
         machine.source = format!("{system}; latency and bandwidth measured");
         Ok(Measured {
@@ -317,11 +314,11 @@ impl Measurement {
         })
     }
 
-    /// A buffer of two chains' length on the node, its first half a chain, all of it touched.
+    /// A touched buffer on the node, of the length of two chains; its first half is a chain.
     fn filled(&mut self, node: NodeId, chain_bytes: usize) -> Result<Buffer, MeasureError> {
         let huge_page_bytes = self.machine.huge_page_bytes.unwrap_or(0) as usize;
         let bytes = 2 * chain_bytes;
-        // Where there is no choice, a kernel or container that refuses to be told does no harm.
+        // On a machine with one memory node, memory cannot be elsewhere even if mbind(2) is refused.
         let alone = self.machine.nodes_with_memory().len() == 1;
         let buffer = Buffer::new(bytes, Some(node), huge_page_bytes).or_else(|error| {
             if alone {
@@ -359,8 +356,8 @@ impl Measurement {
         Ok(buffer)
     }
 
-    /// The CPU that chases and those that read meanwhile, where a node has both: not the first one's
-    /// SMT siblings, which would slow it down for other reasons.
+    /// The CPU that chases and the CPUs that read meanwhile; `None` if the node has too few CPUs. The first CPU's SMT
+    /// siblings are excluded, because they would slow it down even without load on the memory.
     fn load_cpus(&self, memory: usize) -> Option<(CpuId, Vec<CpuId>)> {
         let (_, cpus) = self.cpu_nodes.iter().find(|(node, _)| *node == memory)?;
         let first = cpus[0];
@@ -413,7 +410,7 @@ impl Measurement {
             let chasing = scope.spawn(|| {
                 let pinned = pin(cpu);
                 ready.wait();
-                // The first round of the chase, which is dropped, warms up the load as well.
+                // The dropped first round of the chase also warms up the load.
                 let start = (Instant::now(), bytes.load(Ordering::Relaxed));
                 let latency_ns = self.latency(chain).median_ns;
                 let read = bytes.load(Ordering::Relaxed) - start.1;
@@ -433,7 +430,7 @@ impl Measurement {
     }
 }
 
-/// `length` in `count` parts alike, in order; what is left over is in none.
+/// Splits `length` into `count` equal parts in order; a remainder belongs to no part.
 fn parts(length: usize, count: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let part = length / count;
     (0..count).map(move |at| at * part..(at + 1) * part)
@@ -453,7 +450,7 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
         .expect("threads of a measurement do not panic")
 }
 
-/// Of at least one value.
+/// Median of at least one value.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -464,10 +461,10 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// To a multiple of `unit`, at least one of it.
+/// Rounds to a multiple of `unit`, at least to `unit` itself.
 fn round_to(value: f64, unit: f64) -> f64 {
     let units = (value / unit).round().max(1.0);
-    // 0.1 is no binary number; dividing by 10 gives the nearest one to each multiple.
+    // 0.1 has no exact binary representation; dividing by 10 gives the number nearest to each multiple.
     if unit < 1.0 {
         units / (1.0 / unit).round()
     } else {

@@ -1,4 +1,4 @@
-//! What moving a page takes: `move_pages` of pages of this process, there and back.
+//! Time to move a page: `move_pages` of pages of this process, from one node to another and back.
 
 use std::io;
 use std::time::Instant;
@@ -6,12 +6,12 @@ use std::time::Instant;
 use super::memory::Buffer;
 use super::{Measurement, kernels, median, on_cpu, round_to};
 
-/// Pages that are moved at a time, as a daemon moves them: what a call takes by itself is shared by many.
+/// Pages per call of `move_pages`. As in the daemon, many pages share the fixed cost of a call.
 const PAGES: usize = 512;
 
 impl Measurement {
-    /// Time of a page's move between the first two nodes that have memory, by a CPU of the first with CPUs, in nanoseconds;
-    /// none, and a note, where pages are not moved.
+    /// Time in nanoseconds to move a page between the first two nodes with memory, on a CPU of the first node with
+    /// CPUs; `None` and a note if pages cannot be moved.
     pub(super) fn move_ns(&mut self) -> Option<f64> {
         let [(from, _), (to, _), ..] = self.memory_nodes[..] else {
             return None;
@@ -24,19 +24,18 @@ impl Measurement {
                     .push(format!("what moving a page takes is not measured: {error}"));
                 None
             }
-            // The CPU has been had for latencies, or these say why not.
+            // The CPU is used for latencies, too; if it is unavailable, these report that.
             Err(_) => None,
         }
     }
 
-    /// Between the nodes at two positions.
     fn moved_ns(&self, positions: [usize; 2]) -> io::Result<f64> {
         let [from, to] = positions.map(|position| self.machine.nodes[position].id);
         let page_bytes = self.machine.page_bytes as usize;
         let mut buffer = Buffer::new(PAGES * page_bytes, Some(from), 0)?;
         kernels::write(buffer.words_mut(), 1);
         let mut times = Vec::new();
-        // One more goes before those that count.
+        // The first round warms up and does not count.
         for round in 0..=self.effort.rounds {
             for target in [to, from] {
                 let began = Instant::now();

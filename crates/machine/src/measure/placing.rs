@@ -1,11 +1,10 @@
-//! Finds the rate of memory accesses from which placement matters on this machine.
+//! Measures the access rate above which page placement matters on this machine.
 //!
-//! Carrefour (§3.2.1) leaves programs alone that access memory less often than a threshold, 50
-//! accesses a microsecond on its authors' machines, and finds it for another one by running
-//! benchmarks "under different NUMA policies, noting which applications are affected and using the
-//! lowest observed" rate. Here the benchmarks are one loop that waits for a load that misses and
-//! then computes, more or less: on all CPUs at once, with the memory of each on its own node, then
-//! with all memory on one node.
+//! Carrefour (§3.2.1) does not manage programs whose rate of memory accesses is below a threshold, which is 50 accesses
+//! per microsecond on its authors' machines. For other machines, the paper runs benchmarks "under different NUMA
+//! policies, noting which applications are affected and using the lowest observed" rate. Here the benchmarks are a loop
+//! that waits for a missing load and then computes for varying times. The loop runs on all CPUs at once: first with
+//! each CPU's memory on its own node, then with all memory on one node.
 
 use std::sync::Barrier;
 use std::thread;
@@ -16,24 +15,23 @@ use super::memory::{self, Buffer};
 use super::{CHASE_STEPS, MeasureError, Measurement, WORD_BYTES};
 use crate::CpuId;
 
-/// Multiplications between two loads, a few cycles each: from a program that does nothing but wait
-/// for memory to one that hardly does.
+/// Numbers of multiplications between two loads, a few cycles each: the loops wait for memory from hardly to always.
 const COMPUTING: [u32; 8] = [4096, 2048, 1024, 512, 256, 128, 32, 0];
 
-/// A placement that costs less than this share of the time does not matter.
+/// Least slowdown, as a share of the time, by which placement counts as relevant.
 pub const SLOWDOWN_MIN: f64 = 0.05;
 
-/// A loop under two placements.
+/// Measurement of one loop under both placements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlacingPoint {
-    /// Accesses of all CPUs to memory in a microsecond, each on its own node: Carrefour's MAPTU.
+    /// Memory accesses per microsecond of all CPUs with memory on their own nodes: Carrefour's MAPTU.
     pub accesses_per_us: f64,
-    /// Time with all memory on one node over time with each on its own, less one.
+    /// Time with all memory on one node, over the time with each CPU's memory on its own node, minus one.
     pub slowdown: f64,
 }
 
-/// The lowest rate from which on placement costs [`SLOWDOWN_MIN`] and more at every rate that was
-/// measured; `None` where it does not at the highest.
+/// The lowest measured rate such that the slowdown is at least [`SLOWDOWN_MIN`] there and at all higher rates; `None`
+/// if the slowdown is below that at the highest rate.
 pub fn placing_threshold_per_us(points: &[PlacingPoint]) -> Option<f64> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| b.accesses_per_us.total_cmp(&a.accesses_per_us));
@@ -44,11 +42,10 @@ pub fn placing_threshold_per_us(points: &[PlacingPoint]) -> Option<f64> {
 }
 
 impl Measurement {
-    /// Runs the loop at each rate, under both placements; no points where there is one memory node,
-    /// and so nothing to place.
+    /// Runs the loop at each rate under both placements. There are no points for a machine with one memory node.
     ///
     /// # Errors
-    /// Memory or CPUs that cannot be had.
+    /// Memory or CPUs are unavailable.
     pub fn placing(
         mut self,
         progress: &mut dyn FnMut(&str),
@@ -89,7 +86,7 @@ impl Measurement {
         Ok(points)
     }
 
-    /// Accesses of all threads together, the median over rounds.
+    /// Accesses per microsecond of all threads together, as the median over rounds.
     fn accesses_per_us(
         &self,
         threads: &[(CpuId, &[u64])],
@@ -99,7 +96,7 @@ impl Measurement {
         let rounds = self.effort.rounds as usize + 1;
         let run = |number: usize, cpu: CpuId, chain: &[u64]| -> Result<Vec<f64>, MeasureError> {
             let pinned = memory::pin(cpu).map_err(|source| MeasureError::Pin { cpu, source });
-            // Each begins elsewhere on the cycle: at a line of its own.
+            // Each thread begins at another line of the cycle.
             let lines = chain.len() / self.line_words;
             let mut at = (lines / threads.len() * number * self.line_words) as u64;
             let mut rates = Vec::new();
@@ -107,7 +104,7 @@ impl Measurement {
                 barrier.wait();
                 let (began, mut steps) = (Instant::now(), 0);
                 while began.elapsed() < self.effort.round {
-                    // About as long between two looks at the clock, however much is computed.
+                    // The time between two checks of the clock is about the same for all amounts of computing.
                     let stretch = CHASE_STEPS / (1 + u64::from(computing) / 64) + 1;
                     at = kernels::chase_computing(chain, at, stretch, computing);
                     steps += stretch;
@@ -130,7 +127,7 @@ impl Measurement {
                 .collect()
         });
         let by_thread = by_thread?;
-        // The first round warms up.
+        // The first round warms up and does not count.
         let mut sums: Vec<f64> = (1..rounds)
             .map(|round| by_thread.iter().map(|rates| rates[round]).sum())
             .collect();
@@ -152,8 +149,8 @@ mod tests {
             .collect()
     }
 
-    /// A load of L ns, D more on the other node, C ns of computing: the slowdown is D / (L + C), so
-    /// that it reaches 5 % where the rate of a CPU is 0.05 / D.
+    /// With a load of L ns, D ns more on the other node and C ns of computing, the slowdown is D / (L + C). It is 5 %
+    /// where the rate of a CPU is 0.05 / D.
     #[test]
     fn the_threshold_is_where_the_slowdown_is_a_twentieth() {
         let (latency_ns, more_ns) = (100.0, 50.0);

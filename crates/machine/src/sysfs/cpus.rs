@@ -6,7 +6,7 @@ use super::{CPUS, cpus_in_words};
 use crate::tree::Tree;
 use crate::{Cache, CacheKind, CpuId, CpuKind, CpuList, Error, Number};
 
-/// CPUs that are online. Notes those that the tree says are not.
+/// CPUs that are online. Adds a note about CPUs that are offline.
 pub(crate) fn online(tree: &Tree, notes: &mut Vec<String>) -> Result<CpuList, Error> {
     let folders = tree.numbered(CPUS, "cpu")?;
     let folders: Vec<_> = folders
@@ -49,7 +49,7 @@ pub(crate) fn online(tree: &Tree, notes: &mut Vec<String>) -> Result<CpuList, Er
     Ok(online)
 }
 
-/// Each kind of cache once, and the cores that have several of these CPUs. Notes caches that are left out.
+/// The distinct kinds of caches, and the cores with several of these CPUs. Adds a note about caches that are left out.
 pub(super) fn caches_and_cores(
     tree: &Tree,
     cpus: &CpuList,
@@ -59,7 +59,7 @@ pub(super) fn caches_and_cores(
     let mut left_out = BTreeSet::new();
     let mut cores: BTreeMap<CpuId, Vec<CpuId>> = BTreeMap::new();
     let mut on_a_core = BTreeSet::new();
-    // CPUs whose cache of an index was read with that of another CPU that shares it.
+    // Indexes and CPUs of caches that were read through another CPU that shares the cache.
     let mut read = BTreeSet::new();
     for &cpu in cpus.as_slice() {
         let folder = format!("{CPUS}/cpu{cpu}");
@@ -69,7 +69,7 @@ pub(super) fn caches_and_cores(
             }
             if let Some((cache, shared)) = cache_of(tree, &cache, &folder, cpus)? {
                 read.extend(shared.into_iter().map(|cpu| (index, cpu)));
-                // Firmware may say nothing of them, or 0.
+                // Firmware may report nothing, or 0.
                 if cache.size_bytes == 0 || cache.line_bytes == 0 || cache.level == 0 {
                     left_out.insert(cache.level);
                 } else if !caches.contains(&cache) {
@@ -97,7 +97,7 @@ pub(super) fn caches_and_cores(
     Ok((caches, cores.into_values().collect()))
 }
 
-/// The CPUs of a CPU's core. The second pair of names is from before Linux 5.3.
+/// CPUs of a CPU's core. The second name is that of kernels before Linux 5.3.
 fn core_of(tree: &Tree, cpu: &str) -> Result<Option<CpuList>, Error> {
     for name in ["core_cpus", "thread_siblings"] {
         let path = format!("{cpu}/topology/{name}");
@@ -108,21 +108,21 @@ fn core_of(tree: &Tree, cpu: &str) -> Result<Option<CpuList>, Error> {
     Ok(None)
 }
 
-/// A note about caches of these levels.
+/// A note about left-out caches of these levels.
 pub(crate) fn caches_left_out(levels: &BTreeSet<u8>) -> Option<String> {
     let levels: Vec<String> = levels.iter().map(|level| format!("L{level}")).collect();
     let levels = levels.join(", ");
     (!levels.is_empty()).then(|| format!("no size of lines is known of {levels}: left out"))
 }
 
-/// A cache of a CPU, and those of these CPUs that share it.
+/// A cache of a CPU, and those of `cpus` that share the cache.
 fn cache_of(
     tree: &Tree,
     folder: &str,
     cpu: &str,
     cpus: &CpuList,
 ) -> Result<Option<(Cache, Vec<CpuId>)>, Error> {
-    // Virtual machines leave out what they do not know.
+    // Virtual machines omit files about unknown properties.
     let (Some(level), Some(kind)) = (
         tree.number(&format!("{folder}/level"))?,
         cache_kind(tree, &format!("{folder}/type"))?,
@@ -132,14 +132,14 @@ fn cache_of(
     let size_bytes = cache_size(tree, &format!("{folder}/size"))?.unwrap_or(0);
     let line_bytes = tree.number(&format!("{folder}/coherency_line_size"))?;
     let line_bytes = line_bytes.unwrap_or(0);
-    // Where the two differ, as on AMD's modules under Linux 3, it is the set that is right.
+    // Where set and list differ, as on AMD's modules under Linux 3, the set is right.
     let shared = format!("{folder}/shared_cpu_");
     let shared = match tree.map::<CpuId>(&format!("{shared}map"))? {
         Some(shared) => Some(shared),
         None => tree.list(&format!("{shared}list"))?,
     };
     let shared = match shared {
-        // Itanium's kernel leaves it empty where a core has the cache.
+        // On Itanium the set is empty if the CPUs of one core share the cache.
         Some(none) if none.as_slice().is_empty() => core_of(tree, cpu)?,
         shared => shared,
     };
@@ -162,8 +162,8 @@ fn cache_of(
     Ok(Some((cache, shared)))
 }
 
-/// Ways of a cache; 0 where they are not known. Some firmware has so few bits for them that they are no part of the size: then
-/// the number of sets says it.
+/// Ways of a cache; 0 if unknown. Some firmware truncates the number to a few bits, so that the size is not a multiple
+/// of the ways; then the ways follow from the number of sets.
 fn ways(tree: &Tree, folder: &str, size_bytes: u64, line_bytes: u32) -> Result<u32, Error> {
     let ways = tree.number::<u32>(&format!("{folder}/ways_of_associativity"))?;
     let ways = ways.unwrap_or(0);
@@ -188,7 +188,7 @@ fn cache_kind(tree: &Tree, path: &str) -> Result<Option<CacheKind>, Error> {
     }
 }
 
-/// `32K`; the kernel writes kibibytes only.
+/// Reads a size such as `32K`; the kernel writes kibibytes only.
 fn cache_size(tree: &Tree, path: &str) -> Result<Option<u64>, Error> {
     let Some(text) = tree.read(path)? else {
         return Ok(None);
@@ -202,8 +202,7 @@ fn cache_size(tree: &Tree, path: &str) -> Result<Option<u64>, Error> {
         .ok_or_else(|| tree.unexpected(path, "a size such as `32K`", &text))
 }
 
-/// Kinds of CPUs, where there are several: by the kernel's PMUs (Intel), else by the capacity it
-/// gives each CPU (Arm), else by base frequency.
+/// Kinds of CPUs, if there are several: by the kernel's PMUs (Intel), else by CPU capacity (Arm) or base frequency.
 pub(super) fn kinds(tree: &Tree, cpus: &CpuList) -> Result<Vec<CpuKind>, Error> {
     let mut kinds = Vec::new();
     for name in ["cpu_core", "cpu_atom", "cpu_lowpower"] {

@@ -1,15 +1,15 @@
-//! GPUs, network adapters and NVMe controllers, from `bus/pci/devices`
-//! (Documentation/ABI/testing/sysfs-bus-pci). What a device's files do not say is not known: no device is worth an error.
+//! GPUs, network adapters and NVMe controllers, from `bus/pci/devices` (Documentation/ABI/testing/sysfs-bus-pci).
+//! Missing or damaged files of a device cause no error.
 
 use crate::device::{kind_of, node_next_to, numbered};
 use crate::tree::Tree;
 use crate::{CpuId, Device, List, Node, NodeId};
 
 const DEVICES: &str = "sys/bus/pci/devices";
-/// More devices are left out: large servers have some hundred.
+/// Maximum number of devices; large servers have some hundred.
 const DEVICES_MAX: usize = 1 << 16;
 
-/// All of them, by kind and address.
+/// All devices, by kind and address.
 pub(super) fn of(tree: &Tree, nodes: &[Node]) -> Vec<Device> {
     let names = tree.names(DEVICES).unwrap_or_default();
     let found = names.into_iter().take(DEVICES_MAX).filter_map(|name| {
@@ -21,13 +21,13 @@ pub(super) fn of(tree: &Tree, nodes: &[Node]) -> Vec<Device> {
     numbered(found)
 }
 
-/// `0x030200`.
+/// Value of a file such as `0x030200`.
 fn word(tree: &Tree, name: &str, file: &str) -> Option<u32> {
     let text = tree.read(&format!("{DEVICES}/{name}/{file}")).ok()??;
     u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// The only node, or the one that the firmware names, else the one that has all of the CPUs next to the device.
+/// The only node, or the node that the firmware names, or else the node with all CPUs next to the device.
 fn node(tree: &Tree, name: &str, nodes: &[Node]) -> Option<NodeId> {
     if let [only] = nodes {
         return Some(only.id);

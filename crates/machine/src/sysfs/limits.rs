@@ -1,10 +1,10 @@
-//! What a control group allowed the process that gathered a tree. The machine has all its CPUs and
-//! nodes nevertheless; a note says what that process could use.
+//! Limits of the control group in which a tree was gathered. The machine has all CPUs and nodes nevertheless; a note
+//! reports which of them the gathering process could use.
 
 use crate::tree::Tree;
 use crate::{CpuId, CpuList, Error, Node, NodeId, NodeList};
 
-/// Notes the limits of a gathered tree, where there are any.
+/// Adds a note about the limits of a gathered tree, if there are any.
 pub(super) fn note(tree: &Tree, nodes: &[Node], notes: &mut Vec<String>) -> Result<(), Error> {
     if tree.is_system() {
         return Ok(());
@@ -44,7 +44,7 @@ pub(super) fn note(tree: &Tree, nodes: &[Node], notes: &mut Vec<String>) -> Resu
     Ok(())
 }
 
-/// Folders of the process's group, and what the files with its CPUs and nodes are called there.
+/// Folders of the process's group, and the names of the files with its CPUs and nodes.
 fn candidates(tree: &Tree) -> Result<Vec<(String, &'static str, &'static str)>, Error> {
     let mounts = tree.read("proc/mounts")?.unwrap_or_default();
     let own = tree.read("proc/self/cpuset")?;

@@ -1,4 +1,4 @@
-//! Memory nodes: CPUs, memory, distances, what the firmware rates them at, their caches.
+//! Memory nodes: CPUs, memory, distances, firmware ratings, memory-side caches.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use crate::{
     NodeId, NodeList, Number, figures,
 };
 
-/// Linux has no more (`NODES_SHIFT` is 10 at most), and distances take the square of them.
+/// Maximum number of nodes in Linux (`NODES_SHIFT` is 10 at most); it also bounds the square of distances.
 const NODES_MAX: usize = 1024;
 
 type NodesAndDistances = (Vec<Node>, Option<Vec<Vec<u32>>>);
 
-/// The nodes with their CPUs among `online`; `None` where there are none.
+/// The nodes with their `online` CPUs; `None` if there are no nodes.
 pub(super) fn of(
     tree: &Tree,
     online: &CpuList,
@@ -53,8 +53,8 @@ pub(super) fn of(
             .iter()
             .filter(|&&cpu| online.contains(cpu))
         {
-            // With `numa=fake` (Documentation/arch/x86/x86_64/fake-numa-for-cpusets.rst) all nodes that a real one was cut
-            // into list its CPUs: they count to the first.
+            // With `numa=fake` (Documentation/arch/x86/x86_64/fake-numa-for-cpusets.rst), all parts of a real node list
+            // its CPUs; here the CPUs belong to the first part.
             match placed.insert(cpu) {
                 true => cpus.push(cpu),
                 false => drop(several_times.insert(cpu)),
@@ -81,7 +81,7 @@ pub(super) fn of(
     Ok(Some((nodes, sensible(distance, count, tree, notes))))
 }
 
-/// A node's distances.
+/// Distances from a node.
 fn distances(tree: &Tree, path: &str, nodes: usize) -> Result<Option<Vec<u32>>, Error> {
     let Some(text) = tree.read(path)?.filter(|text| !text.is_empty()) else {
         return Ok(None);
@@ -94,7 +94,7 @@ fn distances(tree: &Tree, path: &str, nodes: usize) -> Result<Option<Vec<u32>>, 
     }
 }
 
-/// All nodes' distances, unless a gathered tree has impossible ones, as firmware of old machines.
+/// Distances of all nodes; `None` with a note if a gathered tree has impossible ones, as from old firmware.
 fn sensible(
     distance: Vec<Vec<u32>>,
     nodes: usize,
@@ -115,7 +115,7 @@ fn sensible(
     Some(distance)
 }
 
-/// Nodes that are the memory of GPUs: `/proc/driver/nvidia/gpus/*/numa_status`.
+/// Nodes in GPU memory: `/proc/driver/nvidia/gpus/*/numa_status`.
 fn gpu_nodes(tree: &Tree) -> Result<BTreeSet<NodeId>, Error> {
     const GPUS: &str = "proc/driver/nvidia/gpus";
     let mut nodes = BTreeSet::new();
@@ -131,11 +131,10 @@ fn gpu_nodes(tree: &Tree) -> Result<BTreeSet<NodeId>, Error> {
     Ok(nodes)
 }
 
-/// What the firmware says of each memory node as the nearest CPUs see it (ACPI HMAT):
-/// `nodeN/accessC/initiators/{read,write}_{latency,bandwidth}`, in nanoseconds and MB/s of 10^6
-/// bytes (Documentation/ABI/stable/sysfs-devices-node; numaperf.rst calls them MiB/s, ACPI 6.5
-/// table 5.146 MB/s). Class 1 has CPUs only as initiators; class 0, which older kernels have alone,
-/// may have devices. Other pairs of nodes are not shown.
+/// Firmware ratings of each memory node for its nearest CPUs (ACPI HMAT):
+/// `nodeN/accessC/initiators/{read,write}_{latency,bandwidth}`, in nanoseconds and MB/s of 10^6 bytes
+/// (Documentation/ABI/stable/sysfs-devices-node; numaperf.rst says MiB/s, ACPI 6.5 table 5.146 MB/s). The initiators of
+/// class 1 are CPUs; those of class 0, which older kernels have alone, may be devices. The kernel shows no other pairs.
 pub(super) fn rated(tree: &Tree, nodes: &[Node]) -> Result<(Option<Matrix>, Bandwidth), Error> {
     const MEGABYTE: f64 = 1e6;
     let unknown = vec![vec![None; nodes.len()]; nodes.len()];
@@ -150,7 +149,7 @@ pub(super) fn rated(tree: &Tree, nodes: &[Node]) -> Result<(Option<Matrix>, Band
         let Some(initiators) = initiators else {
             continue;
         };
-        // The kernel writes 0 for what the firmware left out.
+        // The kernel writes 0 if the firmware has no figure.
         let figure = |name: &str| {
             let number = tree.number::<u32>(&format!("{initiators}/{name}"))?;
             Ok(number.filter(|&number| number > 0).map(f64::from))
@@ -173,7 +172,7 @@ pub(super) fn rated(tree: &Tree, nodes: &[Node]) -> Result<(Option<Matrix>, Band
     Ok((figures::if_known(latency_ns), bandwidth))
 }
 
-/// Caches in front of nodes' memory (ACPI HMAT): `nodeN/memory_side_cache/indexM/{size,line_size}`
+/// Memory-side caches (ACPI HMAT): `nodeN/memory_side_cache/indexM/{size,line_size}`
 /// (Documentation/ABI/stable/sysfs-devices-node).
 pub(super) fn memory_caches(tree: &Tree, nodes: &[Node]) -> Result<Vec<MemoryCache>, Error> {
     let mut caches = Vec::new();
@@ -197,7 +196,7 @@ pub(super) fn memory_caches(tree: &Tree, nodes: &[Node]) -> Result<Vec<MemoryCac
     Ok(caches)
 }
 
-/// `Node 0 MemTotal:  16313148 kB`.
+/// Reads a line such as `Node 0 MemTotal:  16313148 kB`.
 fn memory_bytes(tree: &Tree, path: &str) -> Result<Option<u64>, Error> {
     let Some(text) = tree.read(path)? else {
         return Ok(None);
@@ -216,7 +215,7 @@ fn memory_bytes(tree: &Tree, path: &str) -> Result<Option<u64>, Error> {
         .ok_or_else(|| tree.unexpected(path, "`Node N MemTotal: M kB`", line))
 }
 
-/// The memory of a gathered tree without nodes.
+/// Memory of a gathered tree without nodes.
 pub(super) fn memory_of_all(tree: &Tree) -> Result<Option<u64>, Error> {
     match tree.is_system() {
         true => Ok(None),

@@ -280,7 +280,7 @@ fn impossible_distances_of_a_gathered_tree_are_left_out() {
     );
 }
 
-/// A file of a cache of CPU 0 or 1 of two, siblings on a core.
+/// A machine of two CPUs, siblings of a core, with these files of a cache.
 fn with_caches(of_cache: &[(&str, &str)]) -> Machine {
     let mut files = vec![("sys/devices/system/cpu/online".to_owned(), "0-1".to_owned())];
     for cpu in ["cpu0", "cpu1"] {
@@ -297,7 +297,7 @@ fn with_caches(of_cache: &[(&str, &str)]) -> Machine {
     machine(&files)
 }
 
-/// AMD's modules under Linux 3: lists name the CPU alone. Itanium: the set is empty.
+/// Lists of AMD's modules under Linux 3 name the CPU alone. On Itanium the set is empty.
 #[test]
 fn sets_say_who_shares_a_cache_where_lists_do_not() {
     for (map, list, shared) in [("3", "0", 2), ("0", "", 2), ("1", "0-1", 1)] {
@@ -313,7 +313,7 @@ fn sets_say_who_shares_a_cache_where_lists_do_not() {
     }
 }
 
-/// HiSilicon's firmware has four bits for the ways.
+/// HiSilicon's firmware has only four bits for the ways.
 #[test]
 fn ways_that_are_no_part_of_a_cache_follow_from_its_sets() {
     let ways = |ways: &str, sets: &str| {
@@ -350,7 +350,7 @@ fn caches_whose_lines_have_no_size_are_left_out_with_a_note() {
     assert!(machine.notes.contains(&note), "{:?}", machine.notes);
 }
 
-/// 64 nodes of 32 CPUs, two to a core, with three levels of caches.
+/// 64 nodes of 32 CPUs, two CPUs per core, with three levels of caches.
 #[test]
 fn a_large_tree_takes_work_in_proportion_to_its_cpus() {
     const NODES: u32 = 64;
@@ -414,11 +414,11 @@ fn a_large_tree_takes_work_in_proportion_to_its_cpus() {
             .to_string(),
         "0-63"
     );
-    // Each file once at most, and a shared cache once for all who share it.
+    // Each file is read at most once, and a shared cache once for all its CPUs.
     assert!(tree.reads() < 17 * 2048, "{}", tree.reads());
 }
 
-/// What every part of the reader looks at.
+/// Files that every part of the reader accesses.
 const FILES: [(&str, &str); 22] = [
     ("m/sys/devices/system/cpu/online", "0-1"),
     (

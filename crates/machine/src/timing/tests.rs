@@ -8,7 +8,7 @@ fn machine(more: &str) -> Machine {
     Machine::from_toml(&text, "four").expect("reads")
 }
 
-/// A square 0-1-3-2-0.
+/// A square of links 0-1-3-2-0.
 const SQUARE: &str = "\
 [[link]]
 nodes = [0, 1]

@@ -35,7 +35,7 @@ fn reads_cpus_as_text_and_as_numbers() {
     assert_eq!(machine.nodes[1].cpus, [CpuId(2), CpuId(3)]);
 }
 
-/// What is replaced in [`TWO_NODES`], by what, and what the message says then.
+/// Text that is replaced in [`TWO_NODES`], the replacement, and the expected message.
 const FAULTS: [(&str, &str, &str); 19] = [
     ("[20, 10]]", "[20, 10]", "two.toml: line 4: "),
     (
@@ -151,7 +151,7 @@ fn messages_name_the_place_and_the_fault() {
 
 #[test]
 fn both_directions_have_their_own_figures() {
-    // A link may be slower one way: ACPI stores every distance of the SLIT twice for that.
+    // A link may be slower in one direction, so ACPI's SLIT stores each distance twice.
     for matrix in [
         "distance = [[10, 16], [22, 10]]",
         "latency_ns = [[10, 16], [22, 10]]",
@@ -187,7 +187,7 @@ fn hops_of_a_file_are_the_same_both_ways_unless_it_says_otherwise() {
         "directed_distance = [[10, 16], [22, 10]]",
     ] {
         let machine = read("b.toml", &with(matrix)).expect(matrix);
-        // What is written of it can be given again.
+        // The written file can be read again.
         assert_eq!(read("c.toml", &machine.to_toml()), Ok(machine));
     }
     let twice = with("distance = [[10, 20], [20, 10]]\ndirected_distance = [[10, 1], [2, 10]]");
@@ -226,7 +226,7 @@ fn machines() -> impl Strategy<Value = Machine> {
             latency_ns: Some(
                 (0..nodes)
                     .map(|row| {
-                        // The last row is not known, but for one figure.
+                        // The last row is unknown except for one figure.
                         let known = |at: usize| row + 1 < nodes || at == 0;
                         (0..nodes)
                             .map(|at| known(at).then_some(latency[row * 4 + at]))

@@ -1,22 +1,22 @@
 //! The firmware's ratings of memory: ACPI's Heterogeneous Memory Attribute Table, revisions 1 and 2,
 //! as `/sys/firmware/acpi/tables/HMAT` has it, as `acpidump` prints it, and as `iasl -d` does.
 //!
-//! Of its structures (ACPI 6.5, 5.2.28) latencies and bandwidths (type 1) of memory itself and caches in
-//! front of memory (type 2) are read. Nodes have the numbers of proximity domains: Linux numbers nodes in the
-//! order of the table SRAT, which is usually the same.
+//! The parser reads two kinds of structures (ACPI 6.5, 5.2.28): latencies and bandwidths of memory itself (type 1), and
+//! memory-side caches (type 2). Nodes have the numbers of proximity domains. Linux numbers nodes in the order of the
+//! table SRAT, which is usually the same.
 
 use super::sections::{NODES_MAX, Pairs, Problem, shown};
 use crate::NodeId;
 
 const SIGNATURE: &[u8] = b"HMAT";
-/// The header of every ACPI table, and four reserved bytes.
+/// Bytes of an ACPI table's header and of four reserved bytes.
 const HEADER_BYTES: usize = 40;
 const LOCALITY: u64 = 1;
 const SIDE_CACHE: u64 = 2;
-/// No path, or no figure.
+/// Entry for pairs of domains without a path or a figure.
 const UNREACHABLE: u64 = 0xffff;
 
-/// What the table says.
+/// Figures in the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rated {
     pub latency_ns: Pairs,
@@ -24,7 +24,7 @@ pub(super) struct Rated {
     pub read: Pairs,
     /// MB/s of 10^6 bytes.
     pub write: Pairs,
-    /// Node, level, bytes, bytes of a line.
+    /// Node, level, size in bytes, line size in bytes.
     pub caches: Vec<(NodeId, u8, u64, u32)>,
 }
 
@@ -43,12 +43,12 @@ struct Structure {
     attributes: u64,
 }
 
-/// A table as the firmware has it.
+/// Are the bytes a table in the firmware's binary form?
 pub(super) fn is_table(bytes: &[u8]) -> bool {
     bytes.starts_with(SIGNATURE) && bytes.len() >= HEADER_BYTES && bytes.contains(&0)
 }
 
-/// Reads a table as the firmware has it.
+/// Reads a table in the firmware's binary form.
 pub(super) fn table(bytes: &[u8]) -> Result<Rated, String> {
     let length = usize::try_from(little_endian(bytes, 4, 4)?).unwrap_or(usize::MAX);
     if !bytes.starts_with(SIGNATURE) || length < HEADER_BYTES || length > bytes.len() {
@@ -140,14 +140,14 @@ impl Rated {
                 }
                 Ok(())
             }
-            // Others than 0 are of caches in front of memory.
+            // Structures with another hierarchy are about memory-side caches.
             LOCALITY if structure.hierarchy == 0 => self.add_locality(structure, revision),
             _ => Ok(()),
         }
     }
 
-    /// Access latencies and bandwidths (0, 3) are of both loads and stores; those of loads (1, 4) or stores
-    /// (2, 5) alone come after them.
+    /// Adds latencies or bandwidths. Access figures (types 0 and 3) apply to loads and stores; figures for loads (1, 4)
+    /// or stores (2, 5) alone come later and overwrite them.
     fn add_locality(&mut self, structure: &Structure, revision: u64) -> Result<(), String> {
         let (initiators, targets) = (&structure.initiators, &structure.targets);
         if initiators.len() * targets.len() != structure.entries.len() {
@@ -165,8 +165,7 @@ impl Rated {
             5 => &mut [&mut self.write],
             _ => return Ok(()),
         };
-        // As Linux reads them (drivers/acpi/numa/hmat.c): a tenth of a nanosecond or of a megabyte a second in
-        // revision 1, picoseconds and megabytes a second from revision 2 on.
+        // As in Linux (drivers/acpi/numa/hmat.c): tenths of ns and MB/s in revision 1, picoseconds and MB/s from 2 on.
         let unit = match (revision, structure.data) {
             (0 | 1, _) => 0.1,
             (_, 0 | 1) => 1e-3,
@@ -196,12 +195,12 @@ fn node(domain: u64) -> Result<NodeId, String> {
     node.map_err(|_| format!("proximity domain {domain}; expected 65535 at most"))
 }
 
-/// Tables in a text: dumps of bytes, and fields with their names.
+/// Tables in text form: dumps of bytes, or named fields.
 #[derive(Default)]
 pub(super) struct Text {
-    /// The bytes of the dump that the lines are in.
+    /// Bytes of the current dump.
     dump: Option<Vec<u8>>,
-    /// The structures of the disassembled table.
+    /// Structures of the disassembled table.
     fields: Option<Fields>,
 }
 
@@ -213,7 +212,7 @@ struct Fields {
 }
 
 impl Text {
-    /// A line of `acpidump` or `iasl -d`; is it one? Tables are complete at [`Text::finish`].
+    /// Reads a line; is it one of `acpidump` or `iasl -d`? Tables are complete at [`Text::finish`].
     pub fn line(&mut self, line: &str) -> Result<bool, String> {
         if let Some(dump) = &mut self.dump {
             if dump_line(line, dump)? {
@@ -241,7 +240,7 @@ impl Text {
         }
     }
 
-    /// What the text's tables say.
+    /// Figures in the text's tables.
     pub fn finish(self) -> Result<Option<Rated>, Problem> {
         let first = |message| (1, message);
         if let Some(dump) = self.dump {
@@ -258,7 +257,7 @@ impl Text {
     }
 }
 
-/// `    0010: 42 58 50 43 ... BXPCHMAT`; is it a line of the dump?
+/// Reads a line such as `    0010: 42 58 50 43 ... BXPCHMAT`; is it a line of the dump?
 fn dump_line(line: &str, dump: &mut Vec<u8>) -> Result<bool, String> {
     const TABLE_MAX: usize = 8 << 20;
     let Some((offset, bytes)) = line.trim_start().split_once(": ") else {

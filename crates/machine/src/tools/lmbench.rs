@@ -1,31 +1,31 @@
-//! Latencies that lmbench's `lat_mem_rd` prints: `"stride=128`, then lines of an array's size in MiB and the
-//! nanoseconds of a load, the greatest array last.
+//! Latencies in the output of lmbench's `lat_mem_rd`: `"stride=128`, then lines with an array's size in MiB and the
+//! nanoseconds of a load, the largest array last.
 //!
-//! It does not say whose CPU read whose memory. A command before it does, as `set -x` prints it:
-//! `+ numactl --cpunodebind=0 --membind=1 lat_mem_rd -t 512 128`. Without one it is node 0's own memory.
+//! The output does not say which CPU read which node's memory. A command before it does, as `set -x` prints it: `+
+//! numactl --cpunodebind=0 --membind=1 lat_mem_rd -t 512 128`. Without a command, the latency is taken as node 0's own.
 
 use super::sections::{Pairs, figure, shown};
 use crate::NodeId;
 
-/// Arrays that the caches of large machines hold.
+/// Size below which large caches may hold a part of an array.
 const ARRAY_SMALL_MIB: f64 = 256.0;
 
 /// All runs in a text.
 #[derive(Default)]
 pub(super) struct Runs {
-    /// The CPU's and the memory's node of the runs that follow.
+    /// Nodes of the CPU and the memory in the following runs.
     nodes: Option<(NodeId, NodeId)>,
-    /// Latency of each pair's greatest array in ns; of several runs, the last.
+    /// Latency of the largest array in ns, by pair of nodes; later runs replace earlier ones.
     pub latency_ns: Pairs,
     pub notes: Vec<String>,
-    /// The last array's size in MiB.
+    /// Size of the last array in MiB.
     size_mib: f64,
 }
 
 impl Runs {
-    /// A line with the command; is it one?
+    /// Reads a line; is it a command?
     pub fn command(&mut self, words: &[&str]) -> Result<bool, String> {
-        // `lat_mem_rd` has an option `-N` of its own.
+        // Only the words before `lat_mem_rd` count, because `lat_mem_rd` itself has an option `-N`.
         let position = |name: &str| words.iter().position(|word| word.ends_with(name));
         let (Some(numactl), Some(lat_mem_rd)) = (position("numactl"), position("lat_mem_rd"))
         else {
@@ -65,7 +65,7 @@ impl Runs {
         Ok(true)
     }
 
-    /// A line of sizes and latencies.
+    /// Reads a line with a size and a latency.
     pub fn line(&mut self, words: &[&str]) -> Result<(), String> {
         let &[size, ns] = words else {
             return Err(format!(
@@ -82,7 +82,7 @@ impl Runs {
         Ok(())
     }
 
-    /// What to know of the latencies, after the last.
+    /// Adds notes about the latencies, after the last line.
     pub fn finish(&mut self) {
         if self.latency_ns.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! The tables in what `mlc`, `numactl -H`, `lat_mem_rd`, `acpidump` and `iasl -d` print.
+//! Tables in the output of `mlc`, `numactl -H`, `lat_mem_rd`, `acpidump` and `iasl -d`.
 
 use std::collections::BTreeMap;
 
@@ -6,56 +6,56 @@ use super::hmat::{self, Rated};
 use super::lmbench::Runs;
 use crate::{CpuId, CpuList, Node, NodeId, Number};
 
-/// Where a text is wrong: its line and what is wrong there.
+/// Number of the faulty line, and a message.
 pub(super) type Problem = (usize, String);
 
-/// Figures by the CPU's and the memory's node.
+/// Figures by the nodes of CPU and memory.
 pub(super) type Pairs = BTreeMap<(NodeId, NodeId), f64>;
 
-/// Nodes at most: what the kernel can be configured for.
+/// Maximum number of nodes that the kernel can be configured for.
 pub(super) const NODES_MAX: usize = 1024;
-/// Points of a curve at most; `mlc` prints 19.
+/// Maximum number of points of a curve; `mlc` prints 19.
 const POINTS_MAX: usize = 10_000;
-/// Lines of cache-to-cache latencies at most.
+/// Maximum number of lines of cache-to-cache latencies.
 const LINES_MAX: usize = 64;
 
-/// A matrix: rows are CPUs' nodes, or writers'.
+/// A matrix whose rows are nodes of CPUs, or of writers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Table {
     pub columns: Vec<NodeId>,
     pub rows: Vec<(NodeId, Vec<Option<f64>>)>,
 }
 
-/// What `numactl -H` says.
+/// Data of `numactl -H`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numactl {
     pub nodes: Vec<Node>,
     pub distance: Option<Vec<Vec<u32>>>,
 }
 
-/// All that was found. What is there twice is as it was last.
+/// All data that was found; later sections replace earlier ones.
 #[derive(Default)]
 pub(super) struct Sections {
-    /// `v3.9`.
+    /// Version such as `v3.9`.
     pub version: Option<String>,
-    /// In ns; of versions that print sequential accesses apart, these.
+    /// In ns; sequential accesses in versions that print these separately.
     pub latency: Option<Table>,
-    /// In ns, where the text says that accesses were random.
+    /// In ns, if the text says that accesses were random.
     pub random_latency: Option<Table>,
     /// In MB/s.
     pub bandwidth: Option<Table>,
-    /// MB/s by the mix of loads and stores.
+    /// Bandwidth in MB/s by the mix of loads and stores.
     pub peaks: Vec<(String, f64)>,
-    /// MB/s and ns.
+    /// Curve of bandwidth in MB/s and latency in ns.
     pub loaded: Vec<(f64, f64)>,
-    /// In words.
+    /// Cache-to-cache latencies in words.
     pub cache_to_cache: Vec<String>,
     pub numactl: Option<Numactl>,
     pub rated: Option<Rated>,
     pub lmbench: Runs,
 }
 
-/// The section that a line is in.
+/// The section of a line.
 #[derive(Clone, Copy, PartialEq)]
 enum At {
     Nothing,
@@ -70,7 +70,7 @@ enum At {
 }
 
 impl Sections {
-    /// Adds what a file has: the firmware's table, or texts.
+    /// Reads a file: the firmware's table, or text.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), Problem> {
         if hmat::is_table(bytes) {
             self.rated = Some(hmat::table(bytes).map_err(|message| (1, message))?);
@@ -101,7 +101,7 @@ impl Sections {
                 at = section;
                 self.clear(at);
             } else if words.first().is_some_and(|word| word.starts_with('"')) {
-                // A heading of lmbench's.
+                // A heading of lmbench.
                 at = match text.starts_with("\"stride=") {
                     true => At::LatMemRd,
                     false => At::Nothing,
@@ -144,7 +144,7 @@ impl Sections {
         }
     }
 
-    /// A line of a section.
+    /// Reads a line of a section.
     fn line(
         &mut self,
         at: At,
@@ -191,7 +191,7 @@ impl Sections {
         }
     }
 
-    /// `node 0 cpus: 0 1`, `node 0 size: 64 MB`. Is it one?
+    /// Reads a line such as `node 0 cpus: 0 1` or `node 0 size: 64 MB`; is it such a line?
     fn numactl_line(&mut self, words: &[&str]) -> Result<bool, String> {
         let &[_, number, key, ref rest @ ..] = words else {
             return Ok(false);
@@ -232,7 +232,7 @@ impl Sections {
     }
 }
 
-/// The section that a line begins.
+/// The section that begins with the line.
 fn section(line: &str) -> Option<At> {
     let starts = [
         ("Measuring idle latencies for random", At::RandomLatency),
@@ -252,7 +252,7 @@ fn section(line: &str) -> Option<At> {
 }
 
 impl Numactl {
-    /// The node of that number, in order.
+    /// The node with this number; nodes are kept in order.
     fn node(&mut self, id: NodeId) -> Result<&mut Node, String> {
         let at = match self.nodes.binary_search_by_key(&id, |node| node.id) {
             Ok(at) => at,
@@ -288,7 +288,7 @@ impl Numactl {
 }
 
 impl Table {
-    /// Of figures by pairs of nodes.
+    /// A table of figures by pairs of nodes.
     pub fn of_pairs(pairs: &Pairs) -> Option<Self> {
         let mut columns: Vec<NodeId> = pairs.keys().map(|&(_, memory)| memory).collect();
         let mut rows: Vec<NodeId> = pairs.keys().map(|&(cpus, _)| cpus).collect();
@@ -304,13 +304,13 @@ impl Table {
         (!rows.is_empty()).then_some(Self { columns, rows })
     }
 
-    /// A line: the columns' numbers, or a row.
+    /// Reads a line: the numbers of columns, or a row.
     fn line(&mut self, words: &[&str]) -> Result<(), String> {
         let numbers = match words {
             ["Numa", "node", numbers @ ..] | ["Writer", "Numa", "Node", numbers @ ..] => {
                 Some(numbers)
             }
-            // `numactl -H`.
+            // The form of `numactl -H`.
             ["node", numbers @ ..] => Some(numbers),
             _ => None,
         };
@@ -325,7 +325,7 @@ impl Table {
             return Ok(());
         }
         let Some(Ok(id)) = words.first().map(|word| node(word.trim_end_matches(':'))) else {
-            // `Using buffer size of 200.000MiB`.
+            // A line such as `Using buffer size of 200.000MiB`.
             return Ok(());
         };
         if self.columns.is_empty() {
@@ -347,7 +347,7 @@ impl Table {
     }
 }
 
-/// Latencies from cache to cache, while they are read.
+/// State of reading cache-to-cache latencies.
 #[derive(Default)]
 struct Transfers {
     lines: Vec<String>,
@@ -382,7 +382,7 @@ impl Transfers {
         }
     }
 
-    /// Ends a matrix.
+    /// Completes a matrix.
     fn finish(&mut self) {
         let table = std::mem::take(&mut self.table);
         let figures = table
@@ -412,7 +412,7 @@ fn node(word: &str) -> Result<NodeId, String> {
         .map_err(|_| format!("expected a node's number, found `{}`", shown(word)))
 }
 
-/// A positive number; none for `-` and the like.
+/// A positive number; `None` for `-` and the like.
 pub(super) fn figure(word: &str) -> Result<Option<f64>, String> {
     match word.parse::<f64>() {
         Ok(figure) if figure > 0.0 && figure < 1e15 => Ok(Some(figure)),
@@ -431,7 +431,7 @@ fn at_most(count: usize, most: usize, what: &str) -> Result<(), String> {
     }
 }
 
-/// Some letters of a text, none of which controls a terminal.
+/// The first 40 printable characters of a text.
 pub(super) fn shown(text: &str) -> String {
     text.chars()
         .filter(|letter| !letter.is_control())

@@ -11,7 +11,7 @@ fn read(texts: &[&str]) -> Result<Machine, Error> {
     Machine::from_tools(&texts, "two")
 }
 
-/// As version 3.11 prints it, with tabs.
+/// Output of version 3.11, with tabs.
 const MLC: &str = "\
 Intel(R) Memory Latency Checker - v3.11b
 Measuring idle latencies for sequential access (in ns)...
@@ -84,7 +84,7 @@ fn matrices_and_the_curve_become_a_machine() {
         assert_eq!(machine.weights(), [[80.0, 140.0], [141.0, 81.0]]);
         let read = machine.bandwidth.read_bytes_per_s.as_ref().expect("known");
         assert_eq!(read[0][1], Some(34000.5e6));
-        // A half of the system's bandwidth each, ascending.
+        // Each node has half of the system's bandwidth; points are ascending.
         let curve: Vec<_> = machine
             .loaded_latencies
             .iter()
@@ -194,8 +194,8 @@ proptest! {
     }
 }
 
-/// What `tests/tools` has of real tools: a table that QEMU made for a guest with a memory-only node 2,
-/// what ACPICA's `acpidump` and `iasl -d` print of it, and `lat_mem_rd`.
+/// Outputs of real tools in `tests/tools`: a table that QEMU made for a guest with a memory-only node 2, its output by
+/// ACPICA's `acpidump` and `iasl -d`, and `lat_mem_rd`.
 const HMAT: &[u8] = include_bytes!("../../tests/tools/hmat.bin");
 const ACPIDUMP: &str = include_str!("../../tests/tools/acpidump.txt");
 const DISASSEMBLED: &str = include_str!("../../tests/tools/hmat.dsl");
@@ -222,7 +222,7 @@ fn the_firmwares_ratings_are_the_same_in_all_three_forms() {
         matrix.as_ref().expect("rated").iter().map(row).collect()
     };
     let some = |figures: [f64; 3]| figures.map(Some).to_vec();
-    // What QEMU was started with: ns, and GiB/s.
+    // QEMU was started with these figures, in ns and GiB/s.
     assert_eq!(
         rows(latency, 1.0),
         [
@@ -272,7 +272,7 @@ fn the_firmwares_ratings_are_the_same_in_all_three_forms() {
             "{text}"
         );
     }
-    // Whoever measured knows better than the firmware; what was not measured is the firmware's.
+    // Measured figures take precedence over the firmware's, which fill the gaps.
     let both = read(&[DISASSEMBLED, MLC]).expect("reads");
     assert_eq!(
         both.latency_ns.as_ref().expect("known")[0][..2],
@@ -360,7 +360,7 @@ fn latencies_of_lmbench_are_by_the_command_before_them() {
         notes.contains("64 MiB") && notes.contains("caches may hold"),
         "{notes}"
     );
-    // Without a command; and lmbench's own report, whose last block is of random loads.
+    // Text without a command; and lmbench's own report, whose last block has random loads.
     let report = "\"read bandwidth\n0.000512 16058.20\n\nMemory load latency\n\"stride=128\n0.00049 1.2\n512.00000 20.5\n\nRandom load latency\n\"stride=16\n0.00049 1.2\n512.00000 91.5\n\n";
     let machine = read(&[report]).expect("reads");
     assert_eq!(machine.latency_ns.expect("measured")[0][0], Some(91.5));

@@ -1,25 +1,23 @@
-//! Archives of trees: read into memory, with bounds on whatever is in them.
+//! Archives of trees, which are read into memory within bounds.
 //!
-//! Nothing is written to disk, so a path or a link in an archive can overwrite nothing. A link leads
-//! to what the archive has under that path, or nowhere.
+//! Nothing is written to disk, so paths and links can overwrite nothing. Links are resolved within the archive.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use super::{FILE_BYTES_MAX, Kind, PATH_BYTES_MAX, parts};
 
-/// Bytes of an archive as it lies there, at most.
+/// Maximum size of an archive file in bytes.
 pub(super) const ARCHIVE_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of it once unpacked, at most: a tree of 256 CPUs with all devices has 15 million.
+/// Maximum size of an unpacked archive in bytes; a tree of 256 CPUs with all devices has 15 million.
 const UNPACKED_BYTES_MAX: u64 = 512 << 20;
-/// Bytes of paths and files that are kept, at most.
+/// Maximum size of the paths and files that are kept, in bytes.
 const KEPT_BYTES_MAX: u64 = 256 << 20;
-/// Files, folders and links at most.
+/// Maximum number of files, folders and links.
 const ENTRIES_MAX: usize = 1_000_000;
-/// Folders inside of each other at most.
+/// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 64;
 
-/// An archive's files.
 #[derive(Default)]
 pub(super) struct Files {
     entries: BTreeMap<String, Entry>,
@@ -27,7 +25,7 @@ pub(super) struct Files {
 }
 
 enum Entry {
-    /// The names in it.
+    /// Names in the folder.
     Folder(Vec<String>),
     File(Vec<u8>),
     Link(String),
@@ -56,7 +54,7 @@ impl Files {
         }
     }
 
-    /// Puts the last name of a path into its folder, and folders that are not there yet into theirs.
+    /// Adds the last name of a path to its folder, and creates missing folders on the way.
     fn add_name(&mut self, mut path: &str) -> Result<(), String> {
         loop {
             let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
@@ -81,7 +79,7 @@ impl Files {
         }
     }
 
-    /// Adds an entry and the folders on the way to it. What an archive has twice is as it was last.
+    /// Adds an entry and the folders on the way to it. Later entries replace earlier ones with the same path.
     fn add(&mut self, path: &[String], entry: Entry) -> Result<(), String> {
         let path = path.join("/");
         let there = self.entries.get(&path);
@@ -110,7 +108,7 @@ impl Files {
     }
 }
 
-/// Reads an archive: tar, as it is or compressed by bzip2, gzip or Zstandard, told by its first bytes.
+/// Reads a tar archive, plain or compressed by bzip2, gzip or Zstandard; the first bytes tell the compression.
 pub(super) fn unpack(bytes: &[u8]) -> Result<Files, String> {
     let damaged = |error: io::Error| {
         let words = error.to_string();
@@ -205,7 +203,7 @@ fn files(unpacked: impl Read) -> Result<Files, Failed> {
         } else if kind.is_symlink() {
             Entry::Link(target(&entry))
         } else if kind.is_hard_link() {
-            // From the archive's top, so up from here to there first.
+            // Hard links are relative to the archive's top, so the path goes up to the top first.
             let up = "../".repeat(path.len().saturating_sub(1));
             Entry::Link(up + &target(&entry))
         } else if kind.is_file() || kind.is_gnu_sparse() || kind.is_contiguous() {
@@ -222,7 +220,7 @@ fn files(unpacked: impl Read) -> Result<Files, Failed> {
             }
             Entry::File(bytes)
         } else {
-            // Devices and pipes say nothing.
+            // Devices and pipes are skipped.
             continue;
         };
         files.add(&path, made).map_err(Failed::Refused)?;
@@ -230,7 +228,7 @@ fn files(unpacked: impl Read) -> Result<Files, Failed> {
     Ok(files)
 }
 
-/// A reader that fails where more comes out of it than it should.
+/// A reader that fails if it yields more bytes than allowed.
 struct Bounded<R> {
     inner: R,
     left: u64,

@@ -3,19 +3,18 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// What an archive holds: a file with its text, or a link.
+/// Entry of an archive: a file with its text, or a link.
 pub(crate) enum Made<'a> {
     File(&'a str),
     Link(&'a str),
 }
 use Made::{File, Link};
 
-/// A tar archive.
 pub(crate) fn archive(entries: &[(&str, Made)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, made) in entries {
         let mut header = tar::Header::new_gnu();
-        // As it stands, which `set_path` refuses.
+        // The name is written directly, because `set_path` refuses some names.
         header.as_gnu_mut().expect("gnu").name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_mode(0o644);
         let text = match made {
@@ -61,7 +60,7 @@ fn archives_are_told_by_their_first_bytes() {
         zstd,
     ] {
         let tree = Tree::archived(&packed, Path::new("x")).expect("reads");
-        // NULs of a padded file are no text.
+        // NULs of a padded file are not part of the text.
         assert_eq!(
             tree.read("sys/devices/system/cpu/online")
                 .expect("reads")
@@ -185,7 +184,7 @@ fn what_leads_out_of_an_archive_is_refused() {
 
 #[test]
 fn a_small_archive_cannot_fill_the_memory() {
-    // A GiB of zeros, as a file that nobody asks for.
+    // A GiB of zeros, in a file that is not read.
     let mut header = tar::Header::new_gnu();
     header.set_path("m/zeros").expect("short");
     header.set_size(1 << 30);

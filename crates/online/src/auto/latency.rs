@@ -1,4 +1,4 @@
-//! How long references take: by distance, and by waits at the controllers.
+//! Time of references: unloaded latency, and waits at the controllers.
 
 use super::Auto;
 
@@ -6,8 +6,8 @@ use super::Auto;
 const LOCAL_DISTANCE: f64 = 10.0;
 
 impl Auto {
-    /// The same where memory is so far away by the firmware's distances, 10 for a node's own: `remote_ns` is what a
-    /// reference to memory twice as far away as that stands to save. A table of another size says nothing.
+    /// Scales latencies by the firmware's distances, in which a node's own memory has 10: `remote_ns` is then the
+    /// saving of a reference to memory at distance 20. A matrix of another size is ignored.
     #[must_use]
     pub fn with_distances(mut self, distance: &[Vec<u32>]) -> Self {
         let nodes = self.nodes;
@@ -23,7 +23,7 @@ impl Auto {
         self
     }
 
-    /// Unloaded time of a reference from a node to memory on another.
+    /// Unloaded time of a reference from a node to another's memory.
     #[inline]
     pub(super) fn latency(&self, node: usize, memory: usize) -> f64 {
         self.latency_ns[node * self.wait_ns.len() + memory]
@@ -34,8 +34,8 @@ impl Auto {
         self.latency(node, memory) + self.wait_ns[memory]
     }
 
-    /// Waits from the load: Pollaczek and Khinchine's for equal service, no longer than the service of
-    /// as many requests as there are nodes.
+    /// Computes waits from the load by the Pollaczek-Khinchine formula for equal service times. A wait is at most the
+    /// service time of as many requests as there are nodes.
     pub(super) fn wait(&mut self) {
         let (length, service) = (self.check_ns as f64, self.service_ns);
         let most = self.nodes as f64 * service;

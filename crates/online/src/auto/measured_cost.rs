@@ -1,9 +1,9 @@
-//! What moving a page costs, by the moves so far.
+//! Cost of moving a page, estimated from the moves so far.
 //!
-//! It differs by a factor of hundreds: a huge page is one page, a slow machine copies slowly, and the kernel waits for
-//! CPUs that are busy. So what is known beforehand counts as a few moves only.
+//! The cost differs by a factor of hundreds: a huge page counts as one page, a slow machine copies slowly, and the
+//! kernel waits for busy CPUs. So the initial estimate has the weight of only a few moves.
 
-/// Moves that what is known beforehand counts for.
+/// Weight of the initial estimate, in moves.
 const PRIOR_MOVES: f64 = 4.0;
 
 /// Mean cost of a move.
@@ -14,7 +14,7 @@ pub(super) struct MeasuredCost {
 }
 
 impl MeasuredCost {
-    /// As it is known beforehand.
+    /// `page_ns`: initial estimate.
     pub fn new(page_ns: f64) -> Self {
         Self {
             moves: PRIOR_MOVES,
@@ -22,7 +22,7 @@ impl MeasuredCost {
         }
     }
 
-    /// So many moves took so long; by how much more than they were taken to.
+    /// Adds the measured time of moves; returns by how much it exceeds the estimate.
     pub fn take(&mut self, moves: u64, ns: u64) -> f64 {
         if moves == 0 {
             return 0.0;
@@ -33,7 +33,7 @@ impl MeasuredCost {
         more_ns
     }
 
-    /// Of a page.
+    /// Cost per page.
     pub fn page_ns(&self) -> f64 {
         self.ns / self.moves
     }
@@ -48,7 +48,7 @@ mod tests {
         let mut cost = MeasuredCost::new(10.0);
         assert_eq!(cost.take(0, 0), 0.0);
         assert_eq!(cost.page_ns(), 10.0);
-        // A huge page or two.
+        // A cost like that of one or two huge pages.
         assert_eq!(cost.take(4, 4000), 3960.0);
         assert_eq!(cost.page_ns(), 505.0);
         assert_eq!(cost.take(392, 400_000 - 4040), 395_960.0 - 392.0 * 505.0);

@@ -1,14 +1,14 @@
-//! What moves may cost: a small share of the time, and what earlier moves have saved.
+//! Budget of moves: a small share of the time, plus the time that earlier moves have saved.
 
 use nearpage_recording::ThreadIndex;
 
 use crate::ThreadCounts;
 
-/// A thread that was idle for more than this share of an epoch has waited for others at a barrier. Locks that are held
-/// for a moment keep it waiting for less.
+/// A thread that was idle for more than this share of an epoch has waited for others at a barrier. Short-held locks
+/// delay a thread for less.
 const WAIT_SHARE: f64 = 0.01;
 
-/// Time of the program that moves may still take.
+/// Program time that moves may still cost.
 ///
 /// Threads wait for each other at barriers, which may be several epochs apart. Between two barriers the program lasts as
 /// long as its busiest thread. A move delays the thread that makes it. Threads move pages side by side, so together
@@ -16,24 +16,24 @@ const WAIT_SHARE: f64 = 0.01;
 /// busiest thread would have had without them, less the busy time of the thread that is now busiest. Cost and saving are
 /// provisional until threads have met at a barrier: until all but one have waited in an epoch.
 ///
-/// Pages may have to go back when threads have ended, one after the other, while no other thread works. The time for that
-/// is held in reserve for each page that is away.
+/// Pages may have to go back one after the other when threads have ended, while no other thread works. The budget holds
+/// the time for that in reserve, for each page that is away.
 #[derive(Clone, Debug)]
 pub(super) struct MigrationBudget {
-    /// Of the program's time.
+    /// Balance of program time.
     pub balance_ns: f64,
-    /// For all pages that are away to go back.
+    /// Reserve for all pages that are away to go back.
     pub reserve_ns: f64,
-    /// For all threads that are away to go back.
+    /// Reserve for all threads that are away to go back.
     pub threads_reserve_ns: f64,
-    /// Share of the time that may be lost.
+    /// Share of the time that moves may cost.
     budget: f64,
-    /// All that moves have cost and saved so far.
+    /// Total cost and saving of moves so far.
     paid_ns: f64,
     saved_ns: f64,
-    /// Of that, since threads last met.
+    /// Part of the saving since threads last met at a barrier.
     since_met_ns: f64,
-    /// By thread, since then.
+    /// By thread, since threads last met.
     threads: Vec<ThreadBudget>,
     longest_ns: f64,
 }
@@ -42,7 +42,7 @@ pub(super) struct MigrationBudget {
 struct ThreadBudget {
     moving_ns: f64,
     busy_ns: f64,
-    /// By moves; below 0 where they lose.
+    /// Saved by moves; negative if moves lose time.
     saved_ns: f64,
 }
 
@@ -61,19 +61,19 @@ impl MigrationBudget {
         }
     }
 
-    /// What the program loses by a thread's next move.
+    /// Program time that a thread's next move costs.
     pub fn price_ns(&self, thread: ThreadIndex, move_ns: f64) -> f64 {
         let known = self.threads.get(thread.0 as usize);
         let own_ns = known.map_or(0.0, |thread| thread.moving_ns);
         (own_ns + move_ns - self.longest_ns).max(0.0)
     }
 
-    /// What may be spent now.
+    /// Time that moves may spend now.
     pub fn free_ns(&self) -> f64 {
         self.balance_ns - self.reserve_ns - self.threads_reserve_ns
     }
 
-    /// A thread makes a move.
+    /// Pays for a move that a thread makes.
     pub fn pay(&mut self, thread: ThreadIndex, move_ns: f64) {
         self.lose(self.price_ns(thread, move_ns));
         let thread = self.of(thread);
@@ -82,24 +82,23 @@ impl MigrationBudget {
         self.longest_ns = self.longest_ns.max(own_ns);
     }
 
-    /// What has been moved costs the program so much.
+    /// Charges program time that earlier moves cost.
     pub fn lose(&mut self, program_ns: f64) {
         self.balance_ns -= program_ns;
         self.paid_ns += program_ns;
     }
 
-    /// A thread has saved time, or, below 0, lost it.
+    /// Adds time that a thread has saved or, if negative, lost.
     pub fn saved(&mut self, thread: ThreadIndex, thread_ns: f64) {
         self.of(thread).saved_ns += thread_ns;
     }
 
-    /// How much of what moves have cost they have saved since, from 0 to 1; one more move is taken to have saved
-    /// nothing.
+    /// Share of the cost of moves that they have saved since, from 0 to 1, once the next move is paid, too.
     pub fn paid_back(&self, move_ns: f64) -> f64 {
         (self.saved_ns / (self.paid_ns + move_ns)).clamp(0.0, 1.0)
     }
 
-    /// An epoch has passed, in which these threads were there.
+    /// Ends an epoch in which these threads existed.
     pub fn end_epoch(&mut self, duration_ns: u64, threads: &[ThreadCounts]) {
         let duration_ns = duration_ns as f64;
         let mut waited = 0;
@@ -163,14 +162,14 @@ mod tests {
         budget.pay(b, 1000.0);
         budget.pay(b, 1500.0);
         assert_eq!(budget.balance_ns, 2500.0, "b moves for 2500 ns, a for 2000");
-        // Another epoch, another longest.
+        // In another epoch, another thread has the longest moves.
         budget.end_epoch(0, &[]);
         assert_eq!(budget.price_ns(b, 1000.0), 1000.0);
         budget.reserve_ns = 2000.0;
         assert_eq!(budget.free_ns(), 500.0);
     }
 
-    /// What the program saves in an epoch in which two threads were busy for so long and saved so much.
+    /// Program time saved in an epoch in which two threads were busy for `busy_ns` and saved `saved_ns`.
     fn saves(busy_ns: [u64; 2], saved_ns: [f64; 2]) -> f64 {
         let mut budget = MigrationBudget::new(0.0);
         for (thread, saved_ns) in (0..).zip(saved_ns) {

@@ -1,30 +1,32 @@
-//! `auto`, online: moves a page when what has passed says that it pays.
+//! `auto`, the online policy of nearpage: moves a page when past references show that the move pays.
 //!
-//! - **Gain.** For each node, the policy adds up what the observed references to a page would have saved, had the page been
-//!   there: the references that each observation stands for, times the difference of unloaded latencies and of waits at
-//!   the controllers, by the load of the last epoch. The future is not known. A page is assumed to go on for as long as it
-//!   has gone on, so it will save what it would have saved. Moving pays once that exceeds the cost (the ski rental rule:
-//!   never more than twice the cost of the best decision in hindsight). Each time that the elapsed time has doubled,
-//!   earlier observations count half. Only nodes on which threads live count, as ended threads refer to nothing any more.
-//!   CPUs work while they wait for memory, and wait for several references at once. A thread cannot have waited for
-//!   longer than it ran, so the saving of a reference is reduced until the waits fit into the run time.
-//! - **Uncertainty.** Observations are counts: the gain less a number of standard errors has to exceed the cost, which
-//!   keeps chance from looking like gain. The share of their cost that past moves have saved reduces that number (an
-//!   empirical prior in place of a fixed one). Each further move of a page away from its first-touch node costs
-//!   twice as much as the one before, so pages that go back and forth soon stay.
-//! - **Budget** ([`migration_budget`]). Moves may cost the program what earlier moves have saved so far, by observation,
-//!   plus a small share of the time. So moves cost no more than that against first touch, whatever was predicted.
-//!   A page that is away may have to go back when threads have ended. Its loss until then, and the move back, are held in
-//!   reserve. What a page has saved is counted as its future saving is: with the waits at the controllers.
-//!   A page that turns out to be better off where it was goes back without asking the budget: its cost bounds the loss of
-//!   going, and nothing bounds the loss of staying. While one thread runs alone, a page goes back as soon as its
-//!   losses have paid for the move, without any margin, as all other users of the page wait for that thread.
+//! - **Gain.** For each node, the policy adds up what the observed references to a page would have saved if the page
+//!   had been there. An observation counts for the number of references that it stands for. The saving of a reference
+//!   is the difference of unloaded latencies and of waits at the controllers, by the load of the last epoch. The future
+//!   is unknown: the policy assumes that a page will be used for as long as it has been used, and so will save what it
+//!   would have saved. Moving pays once this exceeds the cost (the ski rental rule: never more than twice the cost of
+//!   the best decision in hindsight). Each time that the elapsed time has doubled, earlier observations count half.
+//!   Only nodes on which threads live count, because ended threads make no more references. CPUs compute while they
+//!   wait for memory, and wait for several references at once. A thread cannot have waited for longer than it ran, so
+//!   the saving per reference is reduced until the waits fit into the run time.
+//! - **Uncertainty.** Observations are counts. The gain less a number of standard errors has to exceed the cost, which
+//!   keeps chance from looking like gain. That number falls with the share of their cost that past moves have saved (an
+//!   empirical prior). Each further move of a page away from its first-touch node costs twice as much as the one
+//!   before, so pages that go back and forth soon stay.
+//! - **Budget** ([`migration_budget`]). Moves may cost the program the observed saving of earlier moves plus a small
+//!   share of the time. So moves cost no more than that compared to first touch, whatever the policy predicts. A page
+//!   that is away may have to go back when threads have ended. The budget holds its loss until then, and the cost of
+//!   the move back, in reserve. A page's past saving is computed as its future saving is, with the waits at the
+//!   controllers. A page that turns out to be better off on its first-touch node goes back without regard to the
+//!   budget: its cost bounds the loss of going, and nothing bounds the loss of staying. While one thread runs alone,
+//!   all other users of a page wait for that thread; so a page goes back without any margin as soon as its losses have
+//!   paid for the move.
 //! - **Threads** ([`threads`]) go to the memory that they use where that pays sooner than moving pages to them.
-//! - **Copies.** A page without recent stores gets a copy on a node whose own reads pay for the copy, unless moving
-//!   the page pays more. Stores before another node first refers to the page do not count: they initialise it. A copy
-//!   needs no way back. The budget has to cover its cost twice, but holds nothing in reserve for it.
-//!   A store to a copied page doubles the cost of the page's copies. Its cost beyond that of a move is expected as often
-//!   as copies have met a store so far ([`risk`]): a copy has to save, and the budget to allow, so much more.
+//! - **Copies.** A page without recent stores gets a copy on a node whose own reads pay for the copy, unless moving the
+//!   page pays more. Stores before another node first refers to the page do not count, because they initialise the
+//!   page. A copy need not go back, so the budget has to cover its cost twice but holds nothing in reserve. A store to
+//!   a copied page doubles the cost of the page's copies. The extra cost of such a store is expected as often as copies
+//!   have met a store so far ([`risk`]), and is added to the cost that a copy has to save and the budget has to cover.
 
 mod latency;
 mod measured_cost;
@@ -51,28 +53,28 @@ use super::{
 
 /// No node.
 const NONE: u8 = u8::MAX;
-/// Nodes that are weighed against each other at a time.
+/// Nodes that are evaluated at a time, in vector lanes.
 const LANES: usize = 4;
 /// Cost of a page that goes back, in moves: the move, and the same amount for its losses before.
 const BACK_MOVES: f64 = 2.0;
-/// Most times that a page's cost is doubled.
+/// Maximum number of times that a page's cost is doubled.
 const DOUBLINGS_MAX: u8 = 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// The node of its first touch.
+    /// The page's first-touch node.
     first: u8,
     /// How often the elapsed time had doubled when the page was last seen.
     era: u8,
-    /// Moves, and stores that took copies away.
+    /// Moves; and stores that collapsed copies.
     moves: u8,
     collapses: u8,
     stores: u16,
     /// A node other than the first has referred to it.
     shared: bool,
-    /// Its home is not the node of its first touch.
+    /// The page's home is not its first-touch node.
     away: bool,
-    /// It was first seen after threads had moved: where first touch would have put it is unknown.
+    /// The page was first seen after threads had moved: its first-touch node is unknown.
     after_moves: bool,
 }
 
@@ -87,30 +89,30 @@ const UNSEEN: Page = Page {
     after_moves: false,
 };
 
-/// The policy.
+/// The policy `auto`.
 #[derive(Clone, Debug)]
 pub struct Auto {
     nodes: usize,
     memory_nodes: u64,
-    /// References that an observation stands for.
+    /// Number of references that an observation stands for.
     every: f64,
     check_ns: u64,
     errors: f64,
     /// Cost of moving a page: assumed at first, then measured by moves.
     cost_ns: f64,
     measured_cost: MeasuredCost,
-    /// Pages that are away from their first node.
+    /// Number of pages that are away from their first-touch node.
     away: u32,
     replication: bool,
     risk: Risk,
     /// `[CPU's node × wait_ns.len() + memory's node]`.
     latency_ns: Vec<f64>,
     service_ns: f64,
-    /// Wait at each controller in the last epoch; whole [`LANES`], the last of them for no node.
+    /// Wait at each controller in the last epoch, padded to whole [`LANES`].
     wait_ns: Vec<f64>,
     /// Requests to each controller in the last epoch.
     requests: Vec<f64>,
-    /// A page is examined after each so many observed references of a node to it.
+    /// Number of observed references of a node to a page between two evaluations of the page.
     step: u16,
     pages: Vec<Page>,
     /// `[page × nodes + node]`.
@@ -119,12 +121,12 @@ pub struct Auto {
     era: u8,
     /// Bit n: threads live on node n.
     inhabited: u64,
-    /// Recent run time of threads, and the time of their references.
+    /// Recent run time of threads, and total time of their references.
     busy_ns: f64,
     taken_ns: f64,
     /// Upper bound of the share of references' time for which threads wait.
     waited: f64,
-    /// In the last epoch one thread ran, and the others waited for it.
+    /// In the last epoch one thread ran while the others waited for it.
     one_runs: bool,
     migration_budget: MigrationBudget,
     /// `None`: threads stay where they are.
@@ -132,11 +134,10 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// Makes the policy with the machine's costs. If these are unknown, the parameters must give them.
+    /// Makes the policy with the costs in the parameters, or else the machine's.
     ///
     /// # Errors
-    /// A machine of which one node alone has memory; neither the machine nor the parameters say what
-    /// moving a page costs and saves.
+    /// Only one node of the machine has memory; or the cost or saving of moving a page is neither known nor given.
     pub fn new(
         parameters: &AutoParameters,
         setting: &Setting,
@@ -172,7 +173,7 @@ impl Auto {
             to[..nodes].copy_from_slice(from);
         }
         let every = f64::from(setting.every.max(1));
-        // A page can pay after four examinations at the soonest.
+        // So a page can pay for its move after four evaluations at the earliest.
         let step = cost_ns / (every * (most - least).max(1.0)) / 4.0;
         Ok(Self {
             nodes,
@@ -205,13 +206,13 @@ impl Auto {
         })
     }
 
-    /// References that an observation stands for, as far as threads wait for them.
+    /// Number of references that an observation stands for, reduced to those that threads wait for.
     #[inline]
     fn waited_for(&self) -> f64 {
         self.every * self.waited
     }
 
-    /// Standard errors by which a gain must exceed its cost, less what moves have paid back of theirs.
+    /// Standard errors by which a gain must exceed its cost; fewer if moves have paid back their cost.
     fn errors_left(&self) -> f64 {
         self.errors * (1.0 - self.migration_budget.paid_back(self.cost_ns))
     }
@@ -242,7 +243,7 @@ impl Auto {
         let first = usize::from(self.pages[page as usize].first);
         let price_ns = self.migration_budget.price_ns(thread, self.cost_ns);
         let affordable = self.migration_budget.free_ns() >= price_ns;
-        // Without a margin, only pages away from their first node may move.
+        // If the move is not affordable, only a page that is away from its first-touch node may move (back).
         if !affordable && copies.nodes == 1 << first {
             return None;
         }
@@ -263,7 +264,7 @@ impl Auto {
             true => self.cost_ns,
             false => (self.cost_ns + risk_ns) * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
         };
-        // A move may have to be undone. A copy need not be, but may have been in vain.
+        // A move may have to be undone; a copy need not be, but its cost may be lost.
         let back_ns = match kind {
             ActionKind::Replicate => self.cost_ns,
             _ if goes_back => 0.0,
@@ -284,7 +285,7 @@ impl Auto {
         let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
         if moves_home {
             self.set_away(page, !goes_back);
-            // The load goes with it.
+            // The page's load goes to the new home.
             let seen: f64 = self.counts[row.clone()]
                 .iter()
                 .map(|&count| f64::from(count))
@@ -331,7 +332,7 @@ impl Auto {
         if left == 0 {
             return;
         }
-        // Observed references from that node were made by threads that are elsewhere now.
+        // Observed references from a node that threads have left are by threads that are elsewhere now.
         for counts in self.counts.chunks_mut(self.nodes) {
             for (node, count) in counts.iter_mut().enumerate() {
                 if left >> node & 1 == 1 {
@@ -341,7 +342,7 @@ impl Auto {
         }
     }
 
-    /// Notes whether a page is away from its first node. If so, the budget holds the cost of its way back in reserve.
+    /// Notes whether a page is away from its first-touch node. If so, the budget reserves the cost of its way back.
     fn set_away(&mut self, page: u32, away: bool) {
         let was = std::mem::replace(&mut self.pages[page as usize].away, away);
         self.away = self.away + u32::from(away) - u32::from(was);
@@ -436,7 +437,7 @@ impl OnlinePolicy for Auto {
         self.cost_ns = self.measured_cost.page_ns();
         self.reserve();
         let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
-        // If the threads are unknown, they may be anywhere.
+        // Unknown threads may live anywhere.
         self.inhabited = homes
             .reduce(|all: u64, node| all | node)
             .unwrap_or(u64::MAX);

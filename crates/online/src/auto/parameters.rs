@@ -1,4 +1,4 @@
-//! What `auto` can be told, and what moves cost and save by that or by the machine.
+//! Parameters of `auto`, and the costs of moves from the parameters or the machine.
 
 use super::threads::Refill;
 use crate::ParameterError;
@@ -7,7 +7,7 @@ use crate::parameter::parameters;
 const LARGE: u64 = 1_000_000_000_000;
 
 parameters! {
-    /// Named parameters. None of them is from a paper; they are the same for all programs.
+    /// Named parameters, which are the same for all programs. None of them is from a paper.
     pub struct AutoParameters {
         check_ns = 250_000, 1..=LARGE, "time between looks at the load of controllers";
         budget_permille = 10, 0..=1000, "thousandths of the time that moves may cost beyond what they have saved";
@@ -22,29 +22,29 @@ parameters! {
     }
 }
 
-/// What a machine's memory takes, in nanoseconds.
+/// Times of a machine's memory, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryTimes {
     /// Unloaded latency, `[CPU's node][memory's node]`.
     pub latency_ns: Vec<Vec<f64>>,
-    /// A controller's time for a request; 0: it has no limit.
+    /// Time of a controller for a request; 0: unlimited bandwidth.
     pub service_ns: f64,
     /// Moving a page.
     pub move_ns: f64,
-    /// A store to a page that has copies, which takes them away.
+    /// A store to a page with copies, which collapses them.
     pub collapse_ns: f64,
-    /// Lines of the caches that a CPU has to itself, which a thread that comes to it fills; 0: not known.
+    /// Lines of a CPU's private caches, which a thread that moves to the CPU has to fill; 0: unknown.
     pub private_lines: u64,
 }
 
-/// What moves cost and save: as the parameters say, or else as the machine does.
+/// Costs of moves, from the parameters or else from the machine.
 pub(super) struct Costs {
     /// Moving a page.
     pub cost_ns: f64,
-    /// A store to a page that has copies.
+    /// A store to a page with copies.
     pub collapse_ns: f64,
     pub refill: Refill,
-    /// Unloaded, `[CPU's node × nodes + memory's node]`.
+    /// Unloaded latency, `[CPU's node × nodes + memory's node]`.
     pub latency_ns: Vec<f64>,
 }
 

@@ -1,26 +1,26 @@
-//! What had best be done to a page, by what was seen of it.
+//! Proposal of the best action for a page, from its observed references.
 
 use super::{Auto, LANES};
 use crate::{ActionKind, Copies};
 
-/// What was seen of a page, had a node served it: what that saves, and its variance.
+/// Saving of the observed references of a page if `node` had served them, and its variance.
 pub(super) struct Saving {
     pub node: usize,
     pub saved_ns: f64,
     pub variance: f64,
 }
 
-/// What could be done to a page, and what it saves.
+/// A possible action on a page, and its saving.
 pub(super) struct Proposal {
     pub kind: ActionKind,
     pub saving: Saving,
-    /// Two times what it costs would be where it was done once before.
+    /// Number of times that the cost is doubled, because the page was moved or collapsed before.
     pub doublings: u8,
     pub rule: &'static str,
 }
 
 impl Auto {
-    /// The node that had best served all that was seen of a page: the last one of equals.
+    /// The node that would have saved most for the observed references of a page; of equal nodes, the last.
     #[inline]
     fn best_home(&self, page: u32, copies: Copies) -> Saving {
         let row = &self.counts[page as usize * self.nodes..][..self.nodes];
@@ -66,7 +66,7 @@ impl Auto {
         best
     }
 
-    /// The best that could be done to a page.
+    /// The best action for a page: a copy on `node`, or a move.
     #[inline]
     pub(super) fn propose(&self, page: u32, node: usize, copies: Copies) -> Proposal {
         let state = &self.pages[page as usize];
@@ -76,14 +76,14 @@ impl Auto {
             && self.memory_nodes >> node & 1 == 1
             && !copies.on(node as u16);
         if may_copy {
-            // What others refer to stays where it is.
+            // A copy saves only the references of its node; all others are served as before.
             let count = match self.inhabited >> node & 1 {
                 0 => 0.0,
                 _ => f64::from(self.counts[page as usize * self.nodes + node]),
             };
             let now_ns = self.loaded(node, self.serving(node, copies));
             let each_ns = self.waited_for() * (now_ns - self.loaded(node, node));
-            // Of equal ones the move: a page that one node uses moves.
+            // A move is preferred to an equal copy: a page with one user moves.
             if count * each_ns > saving.saved_ns {
                 return Proposal {
                     kind: ActionKind::Replicate,
@@ -115,7 +115,7 @@ impl Auto {
         }
     }
 
-    /// Would what was seen of a page have taken less on a node if nobody waited at controllers?
+    /// Would a page's references have taken less time on the node `target`, without waits at controllers?
     fn is_nearer(&self, page: u32, target: usize, copies: Copies) -> bool {
         let row = &self.counts[page as usize * self.nodes..][..self.nodes];
         let saved_ns = row.iter().enumerate().map(|(node, &count)| {

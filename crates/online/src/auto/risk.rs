@@ -1,17 +1,17 @@
-//! What stores to copied pages are expected to cost.
+//! Expected cost of stores to copied pages.
 
-/// On many a machine, a store that finds a page copied costs some thirty moves: copies that few loads pay for are dear
-/// where they are stored to. One observation in ten says little of that beforehand, and what happened to the program's
-/// other copies says much.
+/// On many machines, a store to a copied page costs about thirty moves, so copies that few loads pay for are expensive
+/// if stores follow. Sampling one reference in ten hardly shows whether a page will be stored to; the fate of the
+/// program's other copies is a better indication.
 #[derive(Clone, Debug)]
 pub(super) struct Risk {
-    /// A store to a copied page.
+    /// Cost of a store to a copied page.
     pub collapse_ns: f64,
-    /// Copies made.
+    /// Number of copies made.
     pub copies: u64,
-    /// Stores that took copies away.
+    /// Number of stores that collapsed copies.
     pub collapses: u64,
-    /// Share of copies that are taken to be stored to before any has been made; counts as one copy.
+    /// Assumed share of copies that are stored to; it has the weight of one copy.
     prior: f64,
 }
 
@@ -25,7 +25,7 @@ impl Risk {
         }
     }
 
-    /// What a copy more is expected to cost, beyond the move that has paid for itself by then.
+    /// Expected cost of collapsing another copy, beyond the cost of the move.
     pub fn expected_ns(&self, move_ns: f64) -> f64 {
         let share = (self.collapses as f64 + self.prior) / (self.copies as f64 + 1.0);
         share.min(1.0) * (self.collapse_ns - move_ns).max(0.0)

@@ -1,4 +1,4 @@
-//! The whole policy, reference by reference.
+//! Tests of the whole policy, reference by reference.
 
 use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::Served;
@@ -18,7 +18,7 @@ const SETTING: Setting = Setting {
     seed: 0,
 };
 
-/// 100 ns near, 300 ns far; a move takes 20 µs: as long as a hundred remote references lose.
+/// Local latency 100 ns, remote 300 ns. A move takes 20 µs, the loss of a hundred remote references.
 fn times() -> MemoryTimes {
     MemoryTimes {
         latency_ns: (0..4)
@@ -57,7 +57,7 @@ fn seen(page: u32, node: u16, kind: AccessKind, copies: Copies) -> Observation {
     }
 }
 
-/// After how many references it acts, and how.
+/// Number of references until the policy acts, and its action.
 fn acts(policy: &mut Auto, kind: AccessKind) -> Option<(u32, ActionKind, u16)> {
     (1..10_000).find_map(|count| {
         let mut actions = Vec::new();
@@ -70,8 +70,7 @@ fn acts(policy: &mut Auto, kind: AccessKind) -> Option<(u32, ActionKind, u16)> {
 
 #[test]
 fn a_page_moves_when_what_it_lost_has_paid_for_it() {
-    // 100 references pay; with two standard errors of n references of 2√n: 125 are needed with a
-    // look at each 25.
+    // 100 references pay for the move, and 125 with two standard errors (2√n each). An evaluation comes every 25.
     let (count, kind, node) = acts(&mut rich(), AccessKind::Store).expect("it pays");
     assert_eq!((kind, node), (ActionKind::Migrate, 2));
     assert!((122..=150).contains(&count), "{count}");
@@ -86,7 +85,7 @@ fn a_page_moves_when_what_it_lost_has_paid_for_it() {
     assert!(later > count, "less certain, later");
 }
 
-/// Node 2 would have paid for the page long ago. It goes there when node 0 is looked at, from which it moves away.
+/// Node 2 would have paid for the page long ago. The page moves there when node 0's references trigger an evaluation.
 #[test]
 fn without_queues_no_page_moves_to_spread_load() {
     let mut policy = auto();
@@ -101,18 +100,18 @@ fn without_queues_no_page_moves_to_spread_load() {
     assert_eq!(done, [(ActionKind::Migrate, 2)]);
 }
 
-/// Thread 2 has run for a millisecond, in which references that take four were served: it waits for several at once.
+/// Thread 2 has run for a millisecond, and its references would take four: it waits for several at once.
 #[test]
 fn what_is_waited_for_side_by_side_saves_less() {
     let mut policy = rich();
     let near = seen(3, 2, AccessKind::Load, Copies::at(2));
     (0..40_000).for_each(|_| policy.observe(&near, &mut Vec::new()));
     pass(&mut policy, &[thread(2, 2)]);
-    // 400 pay in place of 100; with two standard errors 442 are needed with a look at each 25.
+    // 400 references pay instead of 100. With two standard errors 442 are needed; the page is evaluated every 25.
     let (count, kind, node) = acts(&mut policy, AccessKind::Store).expect("it pays");
     assert_eq!((kind, node), (ActionKind::Migrate, 2));
     assert_eq!(count, 450);
-    // A thread that computes as well is not known to wait for less than each of them takes.
+    // A thread that also computes is assumed to wait for the full latency of each reference.
     let mut policy = rich();
     (0..1000).for_each(|_| policy.observe(&near, &mut Vec::new()));
     pass(&mut policy, &[thread(2, 2)]);
@@ -133,11 +132,11 @@ fn without_savings_only_a_share_of_the_time_is_spent() {
     for _ in 0..6 {
         pass(&mut policy, &[thread(0, 0), thread(2, 2)]);
     }
-    // A hundredth of 6 ms pays for one move, for as much that the page may lose, and for its way back.
+    // A hundredth of 6 ms pays for one move, for the same amount of losses, and for the move back.
     assert!(acts(&mut policy, AccessKind::Load).is_some());
     assert_eq!(acts(&mut policy, AccessKind::Load), None);
     assert_eq!(policy.migration_budget.free_ns(), 0.0);
-    // What it saves pays for more.
+    // The saving pays for further moves.
     for _ in 0..200 {
         policy.observe(
             &seen(1, 2, AccessKind::Load, Copies::at(2)),
@@ -150,7 +149,7 @@ fn without_savings_only_a_share_of_the_time_is_spent() {
         50_000.0,
         "40 µs, and a share of 1 ms"
     );
-    // The page's number is another's now: nothing has to go back.
+    // The page's number is given to another page, so nothing has to go back.
     policy.forget(1);
     assert_eq!(policy.migration_budget.free_ns(), 90_000.0);
 }
@@ -185,7 +184,7 @@ fn thread(number: u32, node: u16) -> ThreadCounts {
     }
 }
 
-/// An epoch of a millisecond passes, with these threads.
+/// Ends an epoch of a millisecond with these threads.
 fn pass(policy: &mut Auto, threads: &[ThreadCounts]) {
     let epoch = Epoch {
         duration_ns: 1_000_000,
@@ -195,7 +194,7 @@ fn pass(policy: &mut Auto, threads: &[ThreadCounts]) {
     policy.end_epoch(&epoch, &mut Vec::new());
 }
 
-/// A thread goes to its pages where that is cheaper than having them come: here, a tenth of moving one.
+/// A thread moves to its pages if that is cheaper than moving them; here it costs a tenth of one page move.
 #[test]
 fn a_thread_goes_to_its_pages() {
     let parameters = AutoParameters {
@@ -222,14 +221,14 @@ fn a_thread_goes_to_its_pages() {
     assert_eq!(moved, [(2, 0)]);
     assert_eq!(policy.thread_moves(), [], "told once");
     assert_eq!(policy.counts[4..8], [0; 4], "the thread is elsewhere");
-    // All that there was pays for the move, and is held for the way back; what it saves is counted.
+    // The whole balance pays for the move and is reserved for the way back; the saving is added.
     assert_eq!(policy.migration_budget.free_ns(), 0.0);
     let near = Observation {
         node: 0,
         ..seen(1, 2, AccessKind::Store, Copies::at(0))
     };
     (0..10).for_each(|_| policy.observe(&near, &mut Vec::new()));
-    // Of a page that was first seen since then, nobody knows where it had been.
+    // The first-touch node of a page that is first seen now is unknown.
     let new = Observation { page: 2, ..near };
     policy.observe(&new, &mut Vec::new());
     pass(&mut policy, &[thread(0, 0), thread(2, 0)]);
@@ -242,8 +241,7 @@ fn a_thread_goes_to_its_pages() {
     assert_eq!(look(&still).1, []);
 }
 
-/// Node 2 has paid for page 1, and its threads end before they are seen to; what node 0 does is
-/// all that counts then.
+/// Node 2's references have paid for moving page 1, but its threads end before the evaluation, so they do not count.
 #[test]
 fn what_ended_threads_did_moves_nothing() {
     let look = |policy: &mut Auto| {
@@ -258,7 +256,7 @@ fn what_ended_threads_did_moves_nothing() {
     let mut policy = rich();
     pass(&mut policy, &[thread(0, 0)]);
     assert_eq!(look(&mut policy), []);
-    // Nobody told of any thread: they may be anywhere.
+    // Unknown threads may live anywhere.
     let mut policy = rich();
     pass(&mut policy, &[]);
     assert_ne!(look(&mut policy), []);
@@ -273,7 +271,7 @@ fn a_page_goes_back_without_asking() {
     );
     policy.pages[1].moves = 3;
     policy.migration_budget.balance_ns = -1e9;
-    // It is on node 2 now, and node 0 refers to it: as soon as that has cost a move.
+    // The page is on node 2, and node 0's references pay for the move back.
     let mut found = None;
     for count in 1..1000 {
         let mut actions = Vec::new();
@@ -287,13 +285,13 @@ fn a_page_goes_back_without_asking() {
     let (count, kind, node) = found.expect("it goes back");
     assert_eq!((kind, node), (ActionKind::Migrate, 0));
     assert!((122..=150).contains(&count), "{count}");
-    // Anywhere else it would have to be paid for.
+    // A move to another node needs a positive balance.
     let mut elsewhere = auto();
     elsewhere.migration_budget.balance_ns = -1e9;
     assert_eq!(acts(&mut elsewhere, AccessKind::Store), None);
 }
 
-/// Who speaks against it waits for the one thread that runs: no margin is asked of it.
+/// All other users of the page wait for the one thread that runs, so the page goes back without a margin.
 #[test]
 fn a_page_goes_back_at_once_to_the_thread_that_runs_alone() {
     let back = |busy_ns: u64| {
@@ -316,12 +314,12 @@ fn a_page_goes_back_at_once_to_the_thread_that_runs_alone() {
             actions.iter().any(|action| action.node == 0)
         })
     };
-    // A hundred references pay, with a look at each 25; ten standard errors are as much as 75 more.
+    // A hundred references pay, with an evaluation every 25; ten standard errors are 75 more.
     assert_eq!(back(0), Some(125));
     assert!(back(1_000_000).expect("it goes back") >= 175);
 }
 
-/// After how many rounds of loads by nodes 0 and 2 a page that is on node 0 is copied.
+/// Number of rounds of loads by nodes 0 and 2 until a page on node 0 is replicated.
 fn rounds_to_copy(policy: &mut Auto, page: u32) -> Option<u32> {
     (1..20_000).find(|_| {
         let mut actions = Vec::new();
@@ -338,7 +336,7 @@ fn rounds_to_copy(policy: &mut Auto, page: u32) -> Option<u32> {
 #[test]
 fn a_copy_needs_no_way_back() {
     let mut policy = auto();
-    // A copy, as much that is left over, and what one store in twenty copies costs beyond a move: nothing here.
+    // The budget has to cover the copy twice, and the expected cost of collapses beyond a move, which is 0 here.
     policy.migration_budget.balance_ns = 39_999.0;
     assert_eq!(rounds_to_copy(&mut policy, 1), None);
     policy.migration_budget.balance_ns = 40_000.0;
@@ -348,12 +346,12 @@ fn a_copy_needs_no_way_back() {
         20_000.0,
         "nothing is held for it"
     );
-    // A move holds its way back as well.
+    // A move needs a reserve for the way back as well.
     policy.migration_budget.balance_ns = 59_999.0;
     assert_eq!(acts(&mut policy, AccessKind::Store), None);
 }
 
-/// Page 1 has gone from node 0 to node 2, whose controller is busy for half of the time since.
+/// Page 1 has moved from node 0 to node 2, whose controller has been busy for half of the time since.
 #[test]
 fn what_waits_longer_where_it_has_gone_saves_less() {
     let times = MemoryTimes {
@@ -381,7 +379,7 @@ fn what_waits_longer_where_it_has_gone_saves_less() {
         policy.migration_budget.balance_ns
     };
     assert_eq!(saved_ns([0; 4]), 200.0);
-    // Half of the time busy: half of a service to wait, by Pollaczek and Khinchine.
+    // At half load, the Pollaczek-Khinchine wait is half a service time.
     assert_eq!(saved_ns([0, 0, 5000, 0]), 150.0);
     assert_eq!(saved_ns([5000, 0, 0, 0]), 250.0);
 }
@@ -394,21 +392,21 @@ fn a_store_to_a_copied_page_is_priced_and_makes_copies_dear() {
     };
     let mut policy = Auto::new(&AutoParameters::default(), &SETTING, Some(&times)).expect("policy");
     policy.migration_budget.balance_ns = 1e9;
-    // 20 µs, and one in twenty of 600 µs beyond a move: 250 loads pay, less than 300 with certainty.
+    // The cost is 20 µs and a twentieth of 600 µs: 250 loads pay, and less than 325 with certainty.
     let copied = rounds_to_copy(&mut policy, 1).expect("it pays");
     assert!((250..=325).contains(&copied), "{copied}");
     let before_ns = policy.migration_budget.balance_ns;
     policy.collapse(1);
     assert_eq!(policy.migration_budget.balance_ns, before_ns - 620_000.0);
-    // Of one copy one was stored to, so that every other is taken to be.
+    // The only copy so far was stored to, so half of all copies are expected to be.
     let next = rounds_to_copy(&mut policy, 2).expect("it pays");
     assert!(next > 1600, "{next}");
-    // What is left would pay for a copy, and not for the store that is to be expected.
+    // The balance would cover a copy, but not the expected store.
     policy.migration_budget.balance_ns = 100_000.0;
     assert_eq!(rounds_to_copy(&mut policy, 3), None);
 }
 
-/// What a load of page 1, which is on node 0 alone, leads to.
+/// Actions on a load of page 1, which is on node 0 alone.
 fn on_load(policy: &mut Auto, node: u16) -> Vec<Action> {
     let mut actions = Vec::new();
     policy.observe(
@@ -435,7 +433,7 @@ fn what_many_read_is_copied_until_it_is_stored_to() {
         found
     };
     assert_eq!(look(&mut rich()), Some((ActionKind::Replicate, 2)));
-    // It is filled, and then read.
+    // Initialising stores come before the loads.
     let mut filled = rich();
     (0..9).for_each(|_| store(&mut filled));
     assert_eq!(look(&mut filled), Some((ActionKind::Replicate, 2)));

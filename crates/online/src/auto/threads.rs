@@ -1,10 +1,10 @@
-//! Threads move to the memory that they use, where that saves more than moving the pages to them one by one.
+//! Moves of threads to the memory that they use, where this saves more than moving the pages one by one.
 //!
-//! The observations of a thread tell how long its references would have taken from another node. The thread moves once the
-//! saving would have paid for filling the caches of another CPU, with the certainty that a page needs, too. Each further
-//! move of a thread costs twice as much. A thread takes a CPU that no thread has, or changes places with a thread that
-//! gains by the exchange as well: others soon wait for a thread that loses by it. Only nodes on which threads have run are known
-//! to have CPUs that they may use.
+//! The observations of a thread show how long its references would have taken from another node. The thread moves once
+//! the saving would have paid for refilling the caches of another CPU, with the same certainty as for pages. Each
+//! further move of a thread costs twice as much. A thread takes a CPU that no thread has, or swaps with a thread that
+//! gains by the exchange as well, because others soon wait for a thread that loses. Threads move only to nodes on which
+//! threads have run before; for other nodes it is unknown whether the threads may use the CPUs.
 
 use nearpage_recording::ThreadIndex;
 
@@ -15,7 +15,7 @@ use crate::{Epoch, ThreadCounts, ThreadMove};
 #[derive(Clone, Debug)]
 pub(super) struct Threads {
     nodes: usize,
-    /// 0: unknown, and none is taken to be free.
+    /// 0: unknown, and no CPU counts as free.
     cpus_per_node: u32,
     refill: Refill,
     /// By thread.
@@ -24,31 +24,31 @@ pub(super) struct Threads {
     seen: Vec<u32>,
     /// Bit n: threads have run on node n.
     ran_on: u64,
-    /// Threads that were on each node at once, without those that were moved there.
+    /// Maximum number of threads on each node at once, not counting threads that were moved there.
     own_at_once: Vec<i64>,
-    /// Some have moved.
+    /// Some thread has moved.
     pub any_moved: bool,
     thread_moves: Vec<ThreadMove>,
 }
 
-/// Filling the caches of another CPU.
+/// Cost of filling the caches of another CPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refill {
-    /// So many references to where the thread's have gone so far, from where it goes.
+    /// Number of references, at the thread's usual mix of nodes, from its new node.
     References(f64),
     Ns(f64),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct KnownThread {
-    /// Node where it was first seen.
+    /// Node on which the thread was first seen.
     first: u8,
-    /// Where it was sent.
+    /// Node to which the thread was sent last.
     node: u8,
-    /// It has not been seen there yet.
+    /// The thread has not been seen on `node` yet.
     on_its_way: bool,
     moves: u8,
-    /// What its last move has cost.
+    /// Cost of the thread's last move.
     refill_ns: f64,
 }
 
@@ -66,38 +66,38 @@ impl KnownThread {
     }
 }
 
-/// A thread that would leave its node for another.
+/// A thread that could move to another node.
 #[derive(Clone, Copy, Debug)]
 struct MoveCandidate {
     /// Position among the epoch's threads.
     thread: usize,
-    /// Where to.
+    /// Target node.
     node: usize,
     refill_ns: f64,
-    /// What that has certainly saved, beyond what it costs.
+    /// Certain saving less the cost.
     net_ns: f64,
 }
 
-/// What moving a thread to a node costs, and what being there would certainly have saved beyond that.
+/// Cost of moving a thread to a node, and the certain saving there less that cost.
 struct Prospect {
     refill_ns: f64,
     net_ns: f64,
 }
 
-/// What is known of the machine, and of moves so far.
+/// Figures of the machine and of the moves so far.
 pub(super) struct Weighing<'a> {
-    /// Unloaded, `[CPU's node × wait_ns.len() + memory's node]`.
+    /// Unloaded latency, `[CPU's node × wait_ns.len() + memory's node]`.
     pub latency_ns: &'a [f64],
-    /// At each controller.
+    /// Wait at each controller.
     pub wait_ns: &'a [f64],
-    /// References that an observation stands for.
+    /// Number of references that an observation stands for.
     pub every: f64,
     /// Standard errors by which a gain must exceed its cost.
     pub errors: f64,
 }
 
 impl Weighing<'_> {
-    /// What a reference from a node takes from another.
+    /// Time of a reference from a node to another's memory, including the wait.
     fn loaded_ns(&self, node: usize, memory: usize) -> f64 {
         self.unloaded_ns(node, memory) + self.wait_ns[memory]
     }
@@ -122,7 +122,7 @@ impl Threads {
         }
     }
 
-    /// A thread was seen on a node, served by another; the node on which it would be if it had not been moved.
+    /// Notes a thread's reference from a node to memory on `serving`; returns the node of the thread without its moves.
     #[inline]
     pub fn observe(&mut self, thread: ThreadIndex, node: usize, serving: usize) -> usize {
         let at = thread.0 as usize;
@@ -143,7 +143,7 @@ impl Threads {
         }
     }
 
-    /// What was seen before counts half.
+    /// Halves the weight of past observations.
     pub fn halve(&mut self) {
         self.seen.iter_mut().for_each(|count| *count >>= 1);
     }
@@ -152,7 +152,7 @@ impl Threads {
         std::mem::take(&mut self.thread_moves)
     }
 
-    /// Moves threads as far as that pays; a bit for each node that one leaves.
+    /// Decides about moves of threads that pay; returns a bit for each node that a thread leaves.
     pub fn decide(
         &mut self,
         epoch: &Epoch<'_>,
@@ -176,7 +176,7 @@ impl Threads {
                 price_ns = price_ns.max(budget.price_ns(thread, one.refill_ns));
                 longest_ns = longest_ns.max(one.refill_ns);
             }
-            // They would go back side by side.
+            // All threads could go back in parallel, so the reserve covers the longest way back.
             let reserve_ns = (BACK_MOVES * longest_ns - budget.threads_reserve_ns).max(0.0);
             let goes_back = |one: &MoveCandidate| {
                 usize::from(self.of(threads[one.thread].thread).first) == one.node
@@ -213,8 +213,8 @@ impl Threads {
         left
     }
 
-    /// CPUs of each node that no thread has or is about to have, nor had before it ended or was moved: it, or one that
-    /// follows it, may come there.
+    /// Number of free CPUs of each node: CPUs that no thread has, is about to get, or had before it ended or was moved
+    /// away. A thread may return to such a CPU, or another thread may be started there.
     fn room(&mut self, threads: &[ThreadCounts]) -> Vec<i64> {
         let (mut own, mut guests) = (vec![0; self.nodes], vec![0; self.nodes]);
         for one in threads {
@@ -246,7 +246,7 @@ impl Threads {
         known.copied().unwrap_or(UNKNOWN)
     }
 
-    /// What moving a thread would have brought, by node; none that was never seen, or where a move is still to be made.
+    /// Prospects of moving a thread to each node; `None` for a thread that was never seen or is still on its way.
     fn prospect(
         &self,
         thread: ThreadIndex,
@@ -285,7 +285,7 @@ impl Threads {
         Some((0..self.nodes).map(to).collect())
     }
 
-    /// What saves most: a thread to a node with room, or two that change places.
+    /// The most profitable moves: a thread to a node with room, or two threads that swap.
     fn best(
         &self,
         threads: &[ThreadCounts],

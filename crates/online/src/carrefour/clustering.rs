@@ -1,22 +1,19 @@
 //! Thread clustering (§3.1): threads that share data go to one node, "provided that these threads
 //! would not aggressively compete for the node's shared resources".
 //!
-//! The paper takes over Kamali's variant without giving it; this one is ours:
+//! The paper uses Kamali's variant without giving it. This variant is nearpage's own:
 //!
-//! - *Sharing* of two threads is the sum, over pages that both were sampled on, of the lesser of
-//!   their samples. What a thread has in common with a node is its sharing with that node's threads.
-//! - Two threads on different nodes *swap* where that lets both together have more in common with
-//!   their nodes: by at least as many samples as a decision about a page needs, and by a quarter of
-//!   what the two share with anybody. The swap that gains most comes first; then the next, until none
-//!   is left. A thread moves once in a decision at most.
-//! - *Contention*: no swap may take the memory traffic of a node's threads (MAPTU) above both what the
-//!   more loaded of the two nodes has and the mean over nodes plus the imbalance that is tolerated
-//!   (35 %, the threshold of step 3).
-//! - *CPU load* stays balanced: nodes keep as many threads as they have, and a swap may not bring the
-//!   time for which the nodes' threads ran further apart, but for a hundredth of the epoch (footnote
-//!   3: "We never want to sacrifice CPU load balance in favour of clustering"). Nor does a thread leave
-//!   or enter a node whose threads wait for CPUs as long as another node would have one sooner: where
-//!   threads are told to stay, the kernel could no longer spread them.
+//! - The *sharing* of two threads is the sum, over pages on which both were sampled, of the smaller number of samples.
+//!   A thread's sharing with a node is the sum of its sharing with that node's threads.
+//! - Two threads on different nodes *swap* if this increases the sharing of both together with their nodes: by at least
+//!   as many samples as a decision about a page needs, and by a quarter of what the two share with any thread. The most
+//!   profitable swap comes first, then the next, until none is left. A thread moves at most once per decision.
+//! - *Contention*: no swap may raise the memory traffic of a node's threads (MAPTU) above both the traffic of the more
+//!   loaded of the two nodes and the mean over nodes plus the tolerated imbalance (35 %, the threshold of step 3).
+//! - *CPU load* stays balanced: nodes keep their number of threads, and a swap may increase the difference between the
+//!   nodes' run times by at most a hundredth of the epoch (footnote 3: "We never want to sacrifice CPU load balance in
+//!   favour of clustering"). No thread leaves or enters a node whose threads wait for CPUs while another node would run
+//!   them sooner: there, the kernel still has to spread threads, and pinning would prevent it.
 
 use nearpage_recording::ThreadIndex;
 
@@ -24,14 +21,14 @@ use super::parameters::CarrefourParameters;
 use super::profile::Profiled;
 use crate::{Epoch, ThreadCounts, ThreadMove};
 
-/// A swap must gain one sample in so many of those that the two threads share with others.
+/// A swap must gain one sample in this number of the samples that the two threads share with others.
 const SHARING_PER_GAIN: u64 = 4;
 
 struct Clustering<'a> {
     threads: &'a [ThreadCounts],
-    /// Node of each thread, as swaps go on.
+    /// Node of each thread after the swaps so far.
     node: Vec<u16>,
-    /// By node: the kernel has yet to move threads away from it.
+    /// By node: its threads wait for CPUs, and the kernel has yet to spread them.
     crowded: Vec<bool>,
     /// `[thread × threads + thread]`.
     sharing: Vec<u64>,
@@ -79,8 +76,8 @@ fn memory_accesses(thread: &ThreadCounts) -> u64 {
     thread.reads + thread.writes
 }
 
-/// Nodes with threads that would have a CPU sooner on another one. All CPUs of such a node are busy, but
-/// for a tenth of the time.
+/// Nodes with threads that would get a CPU sooner on another node. All CPUs of such a node are busy for at least nine
+/// tenths of the time.
 fn crowded(epoch: &Epoch<'_>, nodes: usize, cpus_per_node: u32) -> Vec<bool> {
     let (mut threads, mut busy_ns) = (vec![0; nodes], vec![0; nodes]);
     for thread in epoch.threads {
@@ -120,7 +117,7 @@ fn sharing(threads: &[ThreadCounts], pages: &[Profiled]) -> Vec<u64> {
 }
 
 impl Clustering<'_> {
-    /// The swap that gains most, of those that are allowed; of equal ones, the first.
+    /// The most profitable of the allowed swaps; of equal swaps, the first.
     fn best(&self, moved: &[bool]) -> Option<(usize, usize)> {
         let mut best = None;
         let free = |thread: &usize| !moved[*thread];
@@ -135,7 +132,7 @@ impl Clustering<'_> {
         best.map(|(_, swap)| swap)
     }
 
-    /// Sharing that a swap would gain, if it is enough.
+    /// Gain in sharing by a swap; `None` if it is too small.
     fn gain(&self, a: usize, b: usize) -> Option<u64> {
         let count = self.threads.len();
         if self.node[a] == self.node[b] {
@@ -160,7 +157,7 @@ impl Clustering<'_> {
         after.checked_sub(before).filter(|&gain| gain >= least)
     }
 
-    /// Would memory and CPUs bear a swap?
+    /// Do memory traffic and CPU load allow a swap?
     fn allowed(&self, a: usize, b: usize) -> bool {
         if [a, b]
             .iter()
@@ -197,7 +194,7 @@ mod tests {
     use super::*;
     use crate::Copies;
 
-    /// Threads by number, two to a node, each with this traffic and time.
+    /// Threads numbered in order, two per node, each with a number of reads and a run time.
     fn threads(figures: &[(u64, u64)]) -> Vec<ThreadCounts> {
         let thread = |(number, &(reads, busy_ns)): (usize, &(u64, u64))| ThreadCounts {
             thread: ThreadIndex(number as u32),
@@ -236,7 +233,7 @@ mod tests {
             .collect()
     }
 
-    /// Threads 0 and 2 share a page, 1 and 3 another.
+    /// Pages such that threads 0 and 2 share one page, and threads 1 and 3 another.
     fn crossed() -> Vec<Profiled> {
         vec![shared(7, &[(0, 4), (2, 9)]), shared(9, &[(1, 3), (3, 3)])]
     }
@@ -245,13 +242,13 @@ mod tests {
     fn threads_that_share_end_up_on_one_node() {
         let even = threads(&[(100, 1000); 4]);
         assert_eq!(moves(&even, &crossed()), [(0, 1), (3, 0)]);
-        // As they should be.
+        // Threads that share are on one node already.
         let together = [shared(7, &[(0, 4), (1, 9)]), shared(9, &[(2, 3), (3, 3)])];
         assert_eq!(moves(&even, &together), []);
-        // One sample in common is no more than noise; two are enough.
+        // One shared sample may be noise; two are enough.
         assert_eq!(moves(&even, &[shared(7, &[(0, 1), (2, 1)])]), []);
         assert_eq!(moves(&even, &[shared(7, &[(0, 2), (2, 2)])]).len(), 2);
-        // All share alike: nothing to gain.
+        // All threads share equally, so no swap gains.
         assert_eq!(
             moves(&even, &[shared(7, &[(0, 9), (1, 9), (2, 9), (3, 9)])]),
             []
@@ -260,8 +257,8 @@ mod tests {
 
     #[test]
     fn threads_that_would_compete_stay_apart() {
-        // 0 and 2 make nearly all of the traffic: on one node they would have 1.35 times the mean of
-        // 1000, and no more, with 675 each, 0.65 left for the others.
+        // Threads 0 and 2 make most of the traffic. On one node they would have 1350, which is 1.35 times the mean of
+        // 1000 and just allowed.
         for (traffic, expected) in [(675, 2), (676, 0)] {
             let rest = 1000 - traffic;
             let uneven = threads(&[(traffic, 1000), (rest, 1000), (traffic, 1000), (rest, 1000)]);
@@ -272,7 +269,7 @@ mod tests {
 
     #[test]
     fn cpu_load_stays_balanced() {
-        // Thread 3 hardly runs: with 0 and 2 together, one node would run 2000 and the other 1000 + x.
+        // Threads 1 and 3 run for x: with 0 and 2 together, one node would run for 2000 and the other for 2 x.
         for (idle, expected) in [(1000, 2), (990, 2), (989, 0), (0, 0)] {
             let busy = threads(&[(0, 1000), (0, idle), (0, 1000), (0, idle)]);
             let found = moves(&busy, &[shared(7, &[(0, 4), (2, 4)])]);
@@ -295,9 +292,9 @@ mod tests {
         };
         let pages = [shared(7, &[(0, 4), (3, 9)])];
         assert_eq!(moves(&uneven(300), &pages), []);
-        // The CPU is idle now and then: none waits for long.
+        // The CPU is idle at times, so no thread waits for long.
         assert_eq!(moves(&uneven(299), &pages).len(), 2);
-        // As even as three threads can be.
+        // Three threads on two nodes cannot be spread more evenly.
         let mut even = threads(&[(100, 500); 3]);
         assert_eq!(moves(&even, &[shared(7, &[(0, 4), (2, 9)])]).len(), 2);
         even.truncate(2);

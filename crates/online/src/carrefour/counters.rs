@@ -1,8 +1,8 @@
-//! What is measured (Table 2), of an [`Epoch`].
+//! Statistics of an [`Epoch`] (Table 2).
 
 use crate::Epoch;
 
-/// Standard deviation over mean (§2.1); 0 where the mean is.
+/// Standard deviation over mean (§2.1); 0 if the mean is 0.
 pub fn imbalance(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -18,8 +18,8 @@ pub fn imbalance(values: &[f64]) -> f64 {
     }
 }
 
-/// Imbalance of the memory controllers, by what each node's served: of those nodes that have memory
-/// (bit n of `memory_nodes`: node n has), as a node without has no controller to share the load with.
+/// Imbalance of the memory controllers, by the requests that they served. Only nodes with memory (bits of
+/// `memory_nodes`) count, because others have no controller.
 pub fn controller_imbalance(requests: &[u64], memory_nodes: u64) -> f64 {
     let by_node = requests.iter().enumerate();
     let has_memory = |node: usize| memory_nodes >> node.min(63) & 1 == 1;
@@ -30,7 +30,7 @@ pub fn controller_imbalance(requests: &[u64], memory_nodes: u64) -> f64 {
     imbalance(&of_memory)
 }
 
-/// The statistics of an epoch. Those of pages are in [`super::profile`].
+/// Statistics of an epoch. Statistics of pages are in [`super::profile`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counters {
     /// MC-IMB: imbalance of the controllers of nodes that have memory.
@@ -43,25 +43,25 @@ pub struct Counters {
     pub memory_nodes: u32,
     /// Share of memory that is free.
     pub free_share: f64,
-    /// By number.
+    /// Statistics of each application, by its number.
     pub applications: Vec<ApplicationCounters>,
 }
 
-/// The statistics of an application.
+/// Statistics of an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ApplicationCounters {
     /// MAPTU: accesses to memory per microsecond.
     pub maptu: f64,
-    /// MRR: share of them that are reads; 1 without any.
+    /// MRR: share of the accesses that are reads; 1 without accesses.
     pub read_share: f64,
-    /// CPU%: share of the time for which its threads ran.
+    /// CPU%: share of the time for which the application's threads ran.
     pub busy_share: f64,
-    /// Bit n: one of its threads is on node n.
+    /// Bit n is set: a thread of the application is on node n.
     pub nodes: u64,
 }
 
 impl Counters {
-    /// From what the hardware counted; bit n of `memory_nodes`: node n has memory.
+    /// Statistics of an epoch; bit n of `memory_nodes` is set if node n has memory.
     pub fn new(epoch: &Epoch<'_>, memory_nodes: u64) -> Self {
         let microseconds = epoch.duration_ns.max(1) as f64 / 1000.0;
         let requests = epoch.controller_requests;

@@ -3,7 +3,7 @@
 use super::counters::{ApplicationCounters, Counters};
 use super::parameters::CarrefourParameters;
 
-/// Mechanisms that are on.
+/// Enabled mechanisms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mechanisms {
     /// Pages may be replicated.
@@ -14,12 +14,12 @@ pub struct Mechanisms {
     pub colocation: bool,
 }
 
-/// Does an application load enough for its pages to be replicated (step 2)?
+/// Does the application read enough for its pages to be replicated (step 2)?
 pub fn loads_enough(application: &ApplicationCounters, parameters: &CarrefourParameters) -> bool {
     100.0 * application.read_share >= parameters.reads_percent as f64
 }
 
-/// The four steps; `None`: the application is left alone.
+/// The four steps; `None`: the application is not managed.
 pub fn decide(
     counters: &Counters,
     application: &ApplicationCounters,
@@ -32,7 +32,7 @@ pub fn decide(
     {
         return None;
     }
-    // Step 2: all that is resident could be replicated, and little is written.
+    // Step 2: there is memory to replicate all resident pages, and few accesses are stores.
     let nodes = f64::from(counters.memory_nodes);
     let replication =
         counters.free_share >= 1.0 - 1.0 / nodes && loads_enough(application, parameters);
@@ -47,7 +47,7 @@ pub fn decide(
     })
 }
 
-/// Which threshold of step 1 none of these applications reaches, and the parameter that lowers it.
+/// Which threshold of step 1 no application reaches, and the parameter that lowers the threshold.
 pub fn why_unmanaged(
     applications: &[ApplicationCounters],
     parameters: &CarrefourParameters,
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(why_unmanaged(&[], &parameters), None);
     }
 
-    /// What is decided at these values, all else being far beyond its threshold.
+    /// The decision with the given changes to values that are otherwise far beyond their thresholds.
     fn decided(change: impl Fn(&mut Counters, &mut ApplicationCounters)) -> Option<[bool; 3]> {
         let mut counters = Counters {
             imbalance: 1.0,
@@ -132,7 +132,7 @@ mod tests {
             no_replication
         );
         assert_eq!(decided(|counters, _| counters.free_share = 0.75), all);
-        // Copies on both nodes that have memory take twice as much, not four times.
+        // Copies on the two nodes with memory need twice the memory, not four times.
         let on_two = decided(|counters, _| (counters.free_share, counters.memory_nodes) = (0.5, 2));
         assert_eq!(on_two, all);
         assert_eq!(

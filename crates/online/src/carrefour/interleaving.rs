@@ -1,17 +1,16 @@
-//! Where an interleaved page goes (§3.2.2).
+//! Target node of an interleaved page (§3.2.2).
 
 use crate::draw::Draws;
 
-/// P_migrate of each node: its share of all nodes' MAPTU. A page leaves its node with that
-/// probability.
+/// P_migrate of each node: its share of all nodes' MAPTU. A page leaves its node with this probability.
 pub fn leave(node_maptu: &[f64]) -> Vec<f64> {
     let sum: f64 = node_maptu.iter().sum();
     let share = |maptu: &f64| if sum > 0.0 { maptu / sum } else { 0.0 };
     node_maptu.iter().map(share).collect()
 }
 
-/// P_node of each node: the complement of its P_migrate, over the sum of the complements, which is
-/// nodes − 1; nodes without memory have none.
+/// P_node of each node: the complement of its P_migrate, over the sum of the complements, which is nodes − 1. Nodes
+/// without memory have probability 0.
 pub fn arrive(leave: &[f64], memory_nodes: u64) -> Vec<f64> {
     let complement = |(node, share): (usize, &f64)| match memory_nodes >> node & 1 {
         0 => 0.0,
@@ -25,7 +24,7 @@ pub fn arrive(leave: &[f64], memory_nodes: u64) -> Vec<f64> {
         .collect()
 }
 
-/// Draws the fate of a page on `home`: the node that it goes to, or `None` where it stays.
+/// Draws the target of a page on `home`; `None` if the page stays.
 pub fn draw(home: u16, leave: &[f64], arrive: &[f64], draws: &mut Draws) -> Option<u16> {
     if draws.share() >= leave[usize::from(home)] {
         return None;
@@ -36,7 +35,7 @@ pub fn draw(home: u16, leave: &[f64], arrive: &[f64], draws: &mut Draws) -> Opti
         sum += share;
         drawn < sum
     });
-    // Sums of shares may end just below 1.
+    // Because of rounding, the sum of shares may be just below 1.
     let last = || arrive.iter().rposition(|&share| share > 0.0);
     let node = reached.or_else(last)? as u16;
     (node != home).then_some(node)
@@ -63,7 +62,7 @@ mod tests {
             assert_eq!(draw(1, &leave, &arrive, &mut draws), None);
         }
         assert_eq!(went[0], 0);
-        // Five standard deviations of a binomial of 3000 at a third.
+        // The bound is five standard deviations of a binomial distribution of 3000 at a third.
         assert!(
             went[1..]
                 .iter()
@@ -84,7 +83,7 @@ mod tests {
         let by_three = [0.5 / 3.0, 0.7 / 3.0, 0.8 / 3.0, 1.0 / 3.0];
         assert!(close(arrive(&leave, 0b1111), by_three));
         assert!(close(arrive(&leave, 0b0111), [0.25, 0.35, 0.4, 0.0]));
-        // Half of node 0's pages leave it, and one in six of those draws node 0.
+        // Half of node 0's pages are drawn to leave, and one in six of these draws node 0 again.
         let arrive = arrive(&leave, 0b1111);
         let mut draws = Draws::new(1);
         let left = (0..12_000)

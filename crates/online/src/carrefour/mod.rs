@@ -1,4 +1,4 @@
-//! Traffic management: Carrefour (Dashti et al., ASPLOS 2013), §3.
+//! Carrefour, a policy that manages memory traffic (Dashti et al., ASPLOS 2013), §3.
 //!
 //! Once a second, the policy decides from the counts and samples of that second:
 //!
@@ -8,11 +8,10 @@
 //!   `profile`).
 //! - The number of decisions sets the sampling rate until the next second (`rate`).
 //!
-//! Left open by the paper and chosen here: a page is decided by the application whose thread was
-//! first sampled on it; pages that are replicated already count towards the 500 that replication
-//! needs; a page that has collapsed too often stays with the last writer. A replicated page is left
-//! alone until it has collapsed too often, its copies were given up, or its application stores too
-//! much.
+//! The paper leaves some points open. Here, a page is decided by the application whose thread was first sampled on the
+//! page. Pages that are replicated already count towards the 500 that replication needs. A page that has collapsed too
+//! often stays with the last writer. A replicated page is not decided again until it has collapsed too often, its
+//! copies were reclaimed, or its application stores too much.
 
 mod clustering;
 mod counters;
@@ -41,7 +40,7 @@ use super::{
     Survivor, ThreadMove, View,
 };
 
-/// `carrefour`.
+/// The policy `carrefour`.
 #[derive(Clone, Debug)]
 pub struct Carrefour {
     parameters: CarrefourParameters,
@@ -51,7 +50,7 @@ pub struct Carrefour {
     profile: Profile,
     rate: Rate,
     draws: Draws,
-    /// Where each thread was last seen.
+    /// Node on which each thread was last seen.
     thread_nodes: Vec<u16>,
     replicas: Replicas,
     thread_moves: Vec<ThreadMove>,
@@ -61,20 +60,20 @@ pub struct Carrefour {
 /// No application.
 const NONE: u16 = u16::MAX;
 
-/// What is on for an application, and pages that it would have replicated, by their rows.
+/// Mechanisms enabled for an application, and rows of the pages that it could replicate.
 struct ManagedApplication {
     mechanisms: Mechanisms,
-    /// It loads enough for copies that exist to stay.
+    /// The application reads enough for existing copies to stay.
     keeps_copies: bool,
     nodes: u64,
     candidates: Vec<usize>,
 }
 
 impl Carrefour {
-    /// The whole policy.
+    /// The policy with these parameters.
     ///
     /// # Errors
-    /// Thresholds that contradict each other; a machine whose memory is all on one node.
+    /// Thresholds contradict each other, or only one node of the machine has memory.
     pub fn new(
         parameters: &CarrefourParameters,
         setting: &Setting,
@@ -109,7 +108,7 @@ impl Carrefour {
         self.thread_nodes[at] = node;
     }
 
-    /// Samples of a page by the node that its threads are on now.
+    /// Counts a page's samples by the current nodes of its threads.
     fn count_by_node(&self, page: &Profiled, by_node: &mut [u32]) {
         by_node.fill(0);
         for &(thread, count) in &page.by_thread {
@@ -117,12 +116,12 @@ impl Carrefour {
         }
     }
 
-    /// Is a page replicated, or to be?
+    /// Does the page have copies, or is it to get them?
     pub fn is_replicated(&self, page: u32) -> bool {
         self.replicas.has(page)
     }
 
-    /// Pages that collapsed too often are not replicated again (§3.3.2).
+    /// May the page be replicated? A page that collapsed too often may not (§3.3.2).
     fn is_replicable(&self, page: u32) -> bool {
         self.replicas.collapses(page) <= self.parameters.collapses
     }
@@ -147,7 +146,7 @@ impl Carrefour {
         }
     }
 
-    /// Decides about the pages; how many were given another place.
+    /// Decides about pages; returns the number of pages that are moved or copied.
     fn place_pages(
         &mut self,
         pages: &[Profiled],
@@ -217,8 +216,8 @@ impl Carrefour {
         placed
     }
 
-    /// Copies pages that loads alone were sampled on, of programs with enough of them; of others they may be
-    /// interleaved. How many got copies.
+    /// Replicates candidates, which only loads were sampled on, in applications with enough candidates. In other
+    /// applications, candidates may be interleaved. Returns the number of replicated pages.
     fn replicate(
         &mut self,
         pages: &[Profiled],
@@ -260,9 +259,9 @@ impl Carrefour {
         placed
     }
 
-    /// Updates existing copies, and returns the number of pages concerned. The paper: "we use the application-wide MRR and
-    /// disable replication for the entire application if the MRR is low"; otherwise a copy is "on every memory node that runs
-    /// threads from the corresponding application" (§3.3.2). That includes nodes that threads reach later.
+    /// Adds or removes copies of replicated pages; returns the number of these. The paper: "we use the application-wide
+    /// MRR and disable replication for the entire application if the MRR is low"; otherwise a copy is "on every memory
+    /// node that runs threads from the corresponding application" (§3.3.2), including nodes that threads reach later.
     fn keep_copies(
         &mut self,
         managed: &[Option<ManagedApplication>],
@@ -303,7 +302,7 @@ impl Carrefour {
         placed
     }
 
-    /// Clusters the threads of managed applications; where these have threads from then on.
+    /// Clusters the threads of managed applications, and updates the applications' nodes.
     fn cluster(
         &mut self,
         epoch: &Epoch<'_>,
@@ -316,7 +315,7 @@ impl Carrefour {
             let ThreadMove { thread, node, .. } = self.thread_moves[at];
             self.set_node(thread, node);
         }
-        // Copies are for the nodes that run threads from now on.
+        // From now on, copies are for the nodes that run threads after clustering.
         for managed in managed.iter_mut().flatten() {
             managed.nodes = 0;
         }
@@ -400,7 +399,7 @@ impl OnlinePolicy for Carrefour {
         std::mem::take(&mut self.thread_moves)
     }
 
-    /// "We implemented Carrefour in the Linux kernel" (§3.3), with decisions once a second.
+    // "We implemented Carrefour in the Linux kernel" (§3.3), with decisions once a second.
     fn has_kernel_thread(&self) -> bool {
         true
     }
@@ -419,7 +418,7 @@ impl OnlinePolicy for Carrefour {
         action.kind != ActionKind::Replicate || self.is_replicable(action.page)
     }
 
-    /// Copies that could not be made, or were given up, leave a page to be decided afresh.
+    // A page whose copies could not be made or were reclaimed is decided again.
     fn settled(&mut self, page: u32, copies: Copies, stale: u64) {
         let is_replicated = !copies.nodes.is_power_of_two() || stale != 0;
         self.replicas.settle(page, is_replicated);

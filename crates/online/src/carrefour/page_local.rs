@@ -1,25 +1,25 @@
-//! What becomes of a page that was sampled (§3.2.2).
+//! Decision about a sampled page (§3.2.2).
 
 use super::global::Mechanisms;
 
-/// The fate of a page.
+/// Decision about a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays.
+    /// The page stays.
     Stays,
-    /// It goes to the only node that accessed it.
+    /// The page moves to the only node that accessed it.
     Colocated(u16),
     /// Every node of the application gets a copy, if enough pages are to be replicated.
     Replicated,
-    /// It may go elsewhere, to spread load.
+    /// The page may move to another node, to spread load.
     Interleaved,
 }
 
-/// Decides about a page with `by_node` samples of each node, `stores` of them stores; `replicable`:
-/// it has not collapsed too often.
+/// Decides about a page with `by_node` samples of each node, of which `stores` are stores; `replicable` is false for a
+/// page that has collapsed too often.
 ///
-/// A page that several nodes read is interleaved if it must not be replicated; the paper describes only the case that all
-/// mechanisms are on.
+/// A page that several nodes read is interleaved if it may not be replicated; the paper describes only the case that
+/// all mechanisms are enabled.
 pub fn decide(
     by_node: &[u32],
     stores: u32,

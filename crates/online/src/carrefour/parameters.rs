@@ -1,4 +1,4 @@
-//! Thresholds of `carrefour`, as published.
+//! Parameters of `carrefour`, with published defaults.
 
 use crate::ParameterError;
 use crate::parameter::parameters;
@@ -16,7 +16,7 @@ parameters! {
         imbalance_percent = 35, 0..=10_000, "imbalance of the memory controllers above which pages are interleaved";
         // Step 4.
         local_percent = 80, 0..=100, "share of local accesses below which pages are co-located";
-        // Table 2 has the counter, Figure 4 and the text no threshold for it.
+        // Table 2 has this counter, but neither Figure 4 nor the text has a threshold.
         cpu_percent = 0, 0..=100, "CPU utilisation below which an application is left alone";
         // §3.2.2.
         samples = 2, 1..=1_000_000, "samples of a page that a decision needs";
@@ -31,7 +31,7 @@ parameters! {
         fast_cycles = 65_000, 1..=LARGE, "cycles between samples of a thread, at first";
         early_samples = 0, 0..=1, "1: samples are taken before the first decision, too";
         slow_cycles = 260_000, 1..=LARGE, "cycles between samples of a thread, where there is little to do";
-        // Table 4: MG, where nothing is done, loses 2 % at the slow rate.
+        // Table 4: MG, which Carrefour does not manage, loses 2 % at the slow rate.
         sample_cost_cycles = 5_200, 0..=LARGE, "cycles that taking a sample costs";
         // §3.3.
         decision_ns = 1_000_000_000, 1..=LARGE, "time between decisions";
@@ -44,10 +44,10 @@ parameters! {
 }
 
 impl CarrefourParameters {
-    /// Checks what single ranges cannot.
+    /// Checks the parameters together.
     ///
     /// # Errors
-    /// Rates in the wrong order; samples that take all of the time; nothing left switched on.
+    /// Rates are in the wrong order, samples would take all of the time, or all mechanisms are off.
     pub fn check(&self) -> Result<(), ParameterError> {
         let Self {
             fast_cycles,
@@ -60,7 +60,7 @@ impl CarrefourParameters {
                 "slow_cycles={slow_cycles} is below fast_cycles={fast_cycles}: the slow rate would be the faster one"
             )));
         }
-        // Each sample would bring the next about, for ever.
+        // Each sample would delay the thread until the next sample, for ever.
         if sample_cost_cycles >= fast_cycles {
             return Err(ParameterError(format!(
                 "sample_cost_cycles={sample_cost_cycles} is not below fast_cycles={fast_cycles}: samples would take all of the time"

@@ -1,39 +1,39 @@
-//! What samples said of pages since the last decision (Table 2, per-page statistics).
+//! Samples of pages since the last decision (Table 2, per-page statistics).
 
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 use crate::{Copies, Observation};
 
-/// A page that was sampled.
+/// A sampled page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profiled {
     /// The page.
     pub page: u32,
-    /// Where it was when last sampled.
+    /// Copies of the page at its last sample.
     pub copies: Copies,
     /// Samples by thread.
     pub by_thread: Vec<(ThreadIndex, u32)>,
-    /// Samples that were stores.
+    /// Number of samples that were stores.
     pub stores: u32,
 }
 
-/// No row.
+/// The page has no row.
 const NONE: u32 = u32::MAX;
 
-/// Samples of at most so many pages.
+/// Samples of a bounded number of pages.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     /// Row of each page.
     row_of: Vec<u32>,
-    /// Those after `used` are there for their memory.
+    /// Rows from `used` on are kept for reuse of their memory.
     rows: Vec<Profiled>,
     used: usize,
     rows_most: usize,
 }
 
 impl Profile {
-    /// For this many pages, of which at most `rows_most` are profiled at a time.
+    /// A profile for `pages` pages, of which at most `rows_most` are profiled at a time.
     pub fn new(pages: usize, rows_most: u64) -> Self {
         Self {
             row_of: vec![NONE; pages],
@@ -43,9 +43,9 @@ impl Profile {
         }
     }
 
-    /// Takes a sample in, if it is of data and went to memory or hit in the first-level cache: there
-    /// hit what the prefetcher brought, and "for memory-intensive applications there is a higher
-    /// correlation between the accesses that hit in the cache and those that access DRAM" (§3.3.1).
+    /// Adds a sample of data that went to memory or hit in the first-level cache. First-level hits include prefetched
+    /// lines, and "for memory-intensive applications there is a higher correlation between the accesses that hit in the
+    /// cache and those that access DRAM" (§3.3.1).
     pub fn sample(&mut self, observation: &Observation) {
         let &Observation {
             page,
@@ -93,7 +93,7 @@ impl Profile {
         }
     }
 
-    /// The driver uses the page's number for another page: what was sampled goes.
+    /// Drops the samples of a page, because the driver uses the page's number for another page.
     pub fn forget(&mut self, page: u32) {
         let row = self.row_of[page as usize];
         if row != NONE {
@@ -103,12 +103,12 @@ impl Profile {
         }
     }
 
-    /// The pages, in the order of their first samples.
+    /// The sampled pages, in the order of their first samples.
     pub fn pages(&self) -> &[Profiled] {
         &self.rows[..self.used]
     }
 
-    /// All start afresh.
+    /// Drops all samples.
     pub fn clear(&mut self) {
         for profiled in &self.rows[..self.used] {
             self.row_of[profiled.page as usize] = NONE;
@@ -144,7 +144,7 @@ mod tests {
         sample(2, 6, Store, Served::WriteBack);
         sample(2, 6, Fetch, Served::Memory);
         sample(1, 6, Load, Served::L1);
-        // Two pages are profiled: the third is not.
+        // Only two pages are profiled at a time, so the third is not.
         sample(0, 6, Load, Served::L1);
         let rows = profile.pages();
         assert_eq!(rows.iter().map(|row| row.page).collect::<Vec<_>>(), [2, 1]);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(rows[0].stores, 1);
         profile.clear();
         assert_eq!(profile.pages(), []);
-        // What was there leaves nothing but its memory.
+        // Old samples do not reappear in the reused row.
         profile.sample(&Observation {
             page: 3,
             node: 0,

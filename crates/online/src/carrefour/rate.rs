@@ -1,12 +1,13 @@
-//! How often samples are taken (§3.3.1).
+//! Sampling rate (§3.3.1).
 
 use super::parameters::CarrefourParameters;
 use crate::View;
 
-/// - No samples while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to sampling overhead").
-///   That includes the time before the first decision, unless `early_samples` reads §3.3.1 as sampling from the start.
-/// - The fast rate when an application becomes worth managing, and after a decision that placed ten pages or more.
-/// - The slow rate after a decision that placed fewer.
+/// - Samples are off while no application is managed (step 1 of §3.2.1: "no reason to subject them to sampling
+///   overhead"). This includes the time before the first decision, unless `early_samples` is set, which interprets
+///   §3.3.1 as sampling from the start.
+/// - The rate is fast when an application becomes managed, and after a decision that placed ten pages or more.
+/// - The rate is slow after a decision that placed fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     Fast,
@@ -15,7 +16,7 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// Until the first decision.
+    /// The rate before the first decision.
     pub fn first(parameters: &CarrefourParameters) -> Self {
         match parameters.early_samples {
             0 => Self::Off,
@@ -23,7 +24,7 @@ impl Rate {
         }
     }
 
-    /// The rate after a decision that placed `actions` pages; `managed`: of some application.
+    /// The rate after a decision that placed `actions` pages; `managed` tells whether any application is managed.
     pub fn next(self, managed: bool, actions: u64, parameters: &CarrefourParameters) -> Self {
         match self {
             _ if !managed => Self::Off,
@@ -33,7 +34,7 @@ impl Rate {
         }
     }
 
-    /// What is asked of the driver.
+    /// The samples that the policy asks the driver for.
     pub fn view(self, parameters: &CarrefourParameters) -> View {
         let cycles = match self {
             Self::Fast => parameters.fast_cycles,

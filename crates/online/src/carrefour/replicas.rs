@@ -1,12 +1,12 @@
-//! Which pages have copies, or are to get them, by application; how often each has collapsed.
+//! Replicated pages by application, and the number of collapses of each page.
 
 /// No application.
 const NONE: u16 = u16::MAX;
 
-/// Of all pages.
+/// Replication state of all pages.
 #[derive(Clone, Debug)]
 pub struct Replicas {
-    /// Application that each page was last replicated for.
+    /// Application for which each page was last replicated.
     application: Vec<u16>,
     is_replicated: Vec<bool>,
     collapses: Vec<u32>,
@@ -15,14 +15,13 @@ pub struct Replicas {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ApplicationReplicas {
-    /// Pages that are replicated.
+    /// Number of replicated pages.
     pages: u64,
-    /// Bit n: its pages are to have copies on node n.
+    /// Bit n is set: the application's pages are to have copies on node n.
     nodes: u64,
 }
 
 impl Replicas {
-    /// None.
     pub fn new(pages: usize) -> Self {
         Self {
             application: vec![NONE; pages],
@@ -37,14 +36,14 @@ impl Replicas {
         self.is_replicated[page as usize]
     }
 
-    /// A page is to get copies for an application.
+    /// Marks a page for replication for an application.
     pub fn add(&mut self, page: u32, application: u16) {
         self.settle(page, false);
         self.application[page as usize] = application;
         self.settle(page, true);
     }
 
-    /// A page has copies, or has none any more.
+    /// Notes whether a page has copies.
     pub fn settle(&mut self, page: u32, is_replicated: bool) {
         let at = page as usize;
         let application = self.application[at];
@@ -59,19 +58,19 @@ impl Replicas {
         };
     }
 
-    /// Pages of an application that are replicated.
+    /// Number of an application's replicated pages.
     pub fn count(&mut self, application: u16) -> u64 {
         self.of(application).pages
     }
 
-    /// These pages.
+    /// Replicated pages of an application.
     pub fn pages(&self, application: u16) -> impl Iterator<Item = u32> {
         let pages = self.application.iter().zip(&self.is_replicated).zip(0..);
         pages
             .filter_map(move |((&other, &has), page)| (has && other == application).then_some(page))
     }
 
-    /// Of these nodes, those that its pages are not to have copies on yet; from now on they are.
+    /// Adds nodes to those on which the application's pages are to have copies; returns the nodes that are new.
     pub fn reach(&mut self, application: u16, nodes: u64) -> u64 {
         let known = &mut self.of(application).nodes;
         let new = nodes & !*known;
@@ -79,24 +78,24 @@ impl Replicas {
         new
     }
 
-    /// The copies of an application's pages go.
+    /// Notes that the copies of an application's pages are removed.
     pub fn leave(&mut self, application: u16) {
         self.of(application).nodes = 0;
     }
 
-    /// A store collapses a page; how often that has happened.
+    /// Counts a collapse of a page by a store; returns the number of collapses so far.
     pub fn collapse(&mut self, page: u32) -> u64 {
         let collapses = &mut self.collapses[page as usize];
         *collapses = collapses.saturating_add(1);
         u64::from(*collapses)
     }
 
-    /// How often stores have collapsed a page.
+    /// Number of times that stores have collapsed a page.
     pub fn collapses(&self, page: u32) -> u64 {
         u64::from(self.collapses[page as usize])
     }
 
-    /// The page's number stands for another page.
+    /// Resets a page, because its number stands for another page.
     pub fn forget(&mut self, page: u32) {
         self.settle(page, false);
         self.application[page as usize] = NONE;

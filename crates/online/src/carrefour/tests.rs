@@ -1,4 +1,4 @@
-//! The whole policy: what is sampled goes in, decisions come out.
+//! Tests of the whole policy: samples go in, decisions come out.
 
 use nearpage_recording::AccessKind::{Load, Store};
 use nearpage_recording::trace::Served;
@@ -10,7 +10,7 @@ use crate::ThreadCounts;
 
 const PAGES: usize = 1000;
 
-/// Four nodes with a thread each, of one application unless changed; node 0's memory serves all.
+/// A driver for four nodes with a thread each, of one application by default. Node 0's memory serves all accesses.
 struct Driver {
     policy: Carrefour,
     threads: Vec<ThreadCounts>,
@@ -113,11 +113,11 @@ fn replication_needs_five_hundred_pages() {
         }
         let actions = driver.decide();
         let count = |kind| actions.iter().filter(|action| action.1 == kind).count();
-        // A copy for each of three nodes; otherwise all leave node 0, which has all the traffic.
+        // Three nodes get copies; below the threshold, all pages leave node 0, which has all the traffic.
         assert_eq!(count(Replicate), 3 * replicated);
         assert_eq!(count(Interleave), pages as usize - replicated);
     }
-    // What is replicated already counts.
+    // Pages that are replicated already count.
     driver.sample(900, 1, Load, 1);
     driver.sample(900, 2, Load, 1);
     driver.sample(0, 1, Load, 1);
@@ -184,7 +184,7 @@ fn a_page_whose_copies_are_refused_or_given_up_is_decided_afresh() {
         home: 0,
         nodes: 0b11,
     };
-    // The first was refused, the second was not.
+    // The first copy was refused, the second was made.
     driver.policy.settled(3, Copies::at(0), 0);
     driver.policy.settled(3, both, 0);
     assert_eq!(shared(&mut driver), 0);
@@ -203,7 +203,7 @@ fn copies_go_when_the_application_stores_and_come_to_nodes_that_threads_reach() 
     driver.threads[1].node = 3;
     assert_eq!(driver.decide(), [(3, Replicate, 3)]);
     assert_eq!(driver.decide(), [], "once");
-    // Free memory is no reason: the copies themselves take it.
+    // Low free memory does not remove copies, which take the memory themselves.
     driver.free_share = 0.1;
     assert_eq!(driver.decide(), []);
     driver.threads[0].writes = 10_000_000;
@@ -228,7 +228,7 @@ fn each_application_is_judged_by_itself() {
     for thread in &mut driver.threads[2..] {
         thread.application = 1;
     }
-    // Application 1 stores a twentieth and a bit: none of its pages is replicated.
+    // More than a twentieth of application 1's accesses are stores, so none of its pages is replicated.
     driver.threads[0].reads = 30_000_000;
     driver.threads[2].reads = 94_000_000;
     driver.threads[2].writes = 6_000_000;
@@ -239,10 +239,10 @@ fn each_application_is_judged_by_itself() {
         driver.sample(page, thread + 1, Load, 1);
     }
     let actions = driver.decide();
-    // Application 0 runs on nodes 0 and 1 alone.
+    // Application 0 runs on nodes 0 and 1 only.
     assert_eq!(actions[0], (10, Replicate, 1));
     assert!(matches!(actions[1..], [(20, Interleave, _)]), "{actions:?}");
-    // Too little traffic: left alone, and its samples with it.
+    // With too little traffic the application is not managed, and its samples are ignored.
     driver.threads[2].reads = 40_000_000;
     driver.sample(20, 3, Load, 3);
     assert_eq!(driver.decide(), []);
@@ -277,7 +277,7 @@ fn sampling_follows_what_there_is_to_do() {
 #[test]
 fn clustered_threads_take_their_pages_along() {
     let mut driver = Driver::new(&[]);
-    // Two threads to a node; 1 shares pages with 2 and 0 with 3.
+    // Each node has two threads; 1 shares pages with 2, and 0 with 3.
     driver.threads.truncate(4);
     for (thread, node) in driver.threads.iter_mut().zip([0, 0, 1, 1]) {
         thread.node = node;
@@ -313,7 +313,7 @@ fn copies_are_for_the_nodes_that_threads_are_on_after_clustering() {
     for (thread, (application, node)) in driver.threads.iter_mut().zip(where_they_run) {
         (thread.application, thread.node) = (application, node);
     }
-    // 1 and 2 share, and so do 3 and 4; 0 shares a page with 1.
+    // Threads 1 and 2 share pages, and so do 3 and 4; thread 0 shares a page with 1.
     for page in 1..4 {
         for (number, thread) in [(page, 1), (page, 2), (page + 10, 3), (page + 10, 4)] {
             driver.sample(number, thread, Load, 3);

@@ -1,12 +1,12 @@
-//! Threads that move to the node with their faults, and others that make way for them.
+//! Moves of threads to the node with their faults, and swaps of threads.
 
 use super::KernelBalancing;
 use super::task::{Faults, Task};
 
-/// `SMALLIMP`: less is gained by swapping two threads than it costs.
+/// `SMALLIMP`: a swap with a smaller gain costs more than it gains.
 const GAIN_LEAST: i64 = 30;
 impl KernelBalancing {
-    /// `task_numa_migrate`: where a thread goes, and who comes in its place.
+    /// `task_numa_migrate`: the target node of a thread, and the thread to swap with.
     pub(super) fn find_node(&self, thread: usize) -> Option<(u16, Option<usize>)> {
         let task = self.tasks[thread].as_ref()?;
         let preferred = task.preferred?;
@@ -33,7 +33,7 @@ impl KernelBalancing {
         best.map(|(_, node, other)| (node, other))
     }
 
-    /// `task_numa_find_cpu`, `task_numa_compare`: the gain of going to `node`, and for whom to swap.
+    /// `task_numa_find_cpu`, `task_numa_compare`: the best gain above `least` on `node`, and the thread to swap with.
     fn best_on(&self, thread: usize, node: u16, least: i64) -> Option<(i64, u16, Option<usize>)> {
         let task = self.tasks[thread].as_ref()?;
         let load = |node: u16| {

@@ -1,21 +1,21 @@
-//! Automatic NUMA balancing as Linux does it: the baseline that people have.
+//! Automatic NUMA balancing as in Linux, a common baseline.
 //!
-//! From `kernel/sched/fair.c` (5.x): each thread, when it has run for its scan period, unmaps the next
-//! 256 MB of its process (`task_tick_numa`, `task_numa_work`); the next reference to an unmapped page
-//! faults; a page that is elsewhere moves to the node that faulted if the *two-reference filter* lets
-//! it (`should_numa_migrate_memory`); faults since the process was last scanned through give each
-//! thread a preferred node and a new scan period (`task_numa_placement`, `update_task_scan_period`);
-//! and a thread that is not on its preferred node moves there, if that leaves the load as balanced as
-//! it was or another thread gains by going the other way (`task_numa_migrate`,
-//! `task_numa_compare`).
+//! From `kernel/sched/fair.c` (5.x): each thread, when it has run for its scan period, unmaps the next 256 MB of its
+//! process (`task_tick_numa`, `task_numa_work`). The next reference to an unmapped page faults. A remote page moves to
+//! the faulting node if the *two-reference filter* allows it (`should_numa_migrate_memory`). Faults during a full scan
+//! of the process give each thread a preferred node and a new scan period (`task_numa_placement`,
+//! `update_task_scan_period`). A thread moves to its preferred node if this leaves the load as balanced as before or
+//! another thread gains by moving the other way (`task_numa_migrate`, `task_numa_compare`).
 //!
-//! Simplified: threads of a process become a group as each first faults on another's page, where the
-//! kernel merges groups pair by pair; nodes are as far from each other as in its `NUMA_DIRECT`
-//! topologies; a thread moves at the next tick after its fault; a run of consecutive pages is a mapping, and its
-//! pages count as scanned whether they have been touched or not; mappings of read-only files, which the kernel
-//! skips, are scanned, and faults on pages that are not writable make a group, too. Where moves are costed by step,
-//! pages move in batches, as under the other policies, and not in their faults. Huge pages and memory tiers are not
-//! modelled.
+//! Simplifications:
+//!
+//! - A thread joins its process's group at its first fault on another's page; the kernel merges groups pair by pair.
+//! - Nodes are equally far from each other, as in the kernel's `NUMA_DIRECT` topologies.
+//! - A thread moves at the next tick after its fault.
+//! - A run of consecutive pages is a mapping, and its pages count as scanned even if untouched.
+//! - Mappings of read-only files are scanned, and faults on read-only pages join groups, unlike in the kernel.
+//! - Where moves are costed by step, pages move in batches as under other policies, not in their faults.
+//! - Huge pages and memory tiers are not modelled.
 
 mod migrate;
 mod parameters;
@@ -33,26 +33,25 @@ use super::{
     ThreadMove, View,
 };
 
-/// `should_numa_migrate_memory`: passes during which a first or a private fault moves the page at
-/// once.
+/// `should_numa_migrate_memory`: number of scan passes during which a first or a private fault moves the page at once.
 const EARLY_PASSES: u64 = 4;
 
 /// A process.
 #[derive(Clone, Debug, Default)]
 struct Process {
-    /// In order of address, once sorted.
+    /// Page numbers in the address space and the driver's numbers; in order of address once sorted.
     pages: Vec<(u64, u32)>,
     sorted: bool,
-    /// Where the next scan begins.
+    /// Position in `pages` of the next scan.
     offset: usize,
-    /// Passes over all pages.
+    /// Number of completed passes over all pages.
     sequence: u64,
     next_scan_ns: u64,
     group: Group,
 }
 
 impl Process {
-    /// Pages from where the scan is that follow each other, so many at the most.
+    /// The next consecutive pages of the scan, at most `most`.
     fn range(&self, most: u64) -> Range<usize> {
         let ahead = self.pages[self.offset.min(self.pages.len())..].iter();
         let first = ahead.clone().next().map_or(0, |page| page.0);
@@ -64,17 +63,17 @@ impl Process {
     }
 }
 
-/// Which thread faulted on a page last, and where.
+/// Thread and node of a page's last fault.
 type LastFault = Option<(ThreadIndex, u16)>;
 
-/// `kernel-balancing`.
+/// The policy `kernel-balancing`.
 #[derive(Clone, Debug)]
 pub struct KernelBalancing {
     parameters: KernelBalancingParameters,
     nodes: usize,
     memory_nodes: u64,
     page_bytes: u64,
-    /// CPUs of each node.
+    /// Number of CPUs of each node.
     cpus: Vec<u32>,
     now_ns: u64,
     processes: Vec<Process>,
@@ -82,7 +81,7 @@ pub struct KernelBalancing {
     last_fault: Vec<LastFault>,
     unmapped: Vec<bool>,
     to_unmap: Vec<u32>,
-    /// Threads that want to reach their preferred node.
+    /// Threads that are to move to their preferred node.
     movers: Vec<ThreadIndex>,
     thread_moves: Vec<ThreadMove>,
 }
@@ -90,10 +89,10 @@ pub struct KernelBalancing {
 const MS: u64 = 1_000_000;
 
 impl KernelBalancing {
-    /// For pages of `page_bytes` and nodes with so many `cpus`.
+    /// The policy for pages of `page_bytes` and nodes with these numbers of `cpus`.
     ///
     /// # Errors
-    /// Parameters that contradict each other; a machine of one node, for which the kernel does nothing.
+    /// Parameters contradict each other, or the machine has one node, for which the kernel does nothing.
     pub fn new(
         parameters: &KernelBalancingParameters,
         setting: &Setting,
@@ -165,7 +164,7 @@ impl KernelBalancing {
         if faults.on_cpu(to) > faults.on_cpu(from) * ACTIVE_NODE_FRACTION {
             return true;
         }
-        // Three quarters of hysteresis.
+        // Hysteresis of three quarters, as in the kernel.
         faults.on_cpu(to) * faults.on_memory(from) * 3
             > faults.on_cpu(from) * faults.on_memory(to) * 4
     }
@@ -205,7 +204,7 @@ impl KernelBalancing {
         }
     }
 
-    /// `task_tick_numa`, `task_numa_work`: unmaps the next part of a process whose thread is due.
+    /// `task_tick_numa`, `task_numa_work`: unmaps the next part of a process whose thread's scan is due.
     fn scan(&mut self, thread: usize) {
         let Some(mut task) = self.tasks[thread].take() else {
             return;
@@ -225,14 +224,14 @@ impl KernelBalancing {
                     process.pages.sort_unstable();
                 }
                 let budget = ((self.parameters.scan_size_mb << 20) / self.page_bytes).max(1);
-                // "Scan up to this much virtual space." A range in which anything changed counts in full.
+                // "Scan up to this much virtual space." A range with any changed page counts in full.
                 let (mut counted, mut seen, mut updates) = (0, 0, 0);
                 while counted < budget && seen < 8 * budget {
                     let range = process.range(budget - counted);
                     if range.is_empty() {
                         process.offset = 0;
                         process.sequence += 1;
-                        // A scan that begins at the end goes on at the begin.
+                        // A scan that starts at the end of the pages wraps around.
                         if seen == 0 && !process.pages.is_empty() {
                             continue;
                         }
@@ -264,7 +263,7 @@ impl OnlinePolicy for KernelBalancing {
         Some(self.parameters.tick_ns)
     }
 
-    /// `do_numa_page`, `task_numa_fault`.
+    // `do_numa_page`, `task_numa_fault`.
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
         let &Observation {
             page,
@@ -284,7 +283,7 @@ impl OnlinePolicy for KernelBalancing {
         let wanted = !local && self.should_move(&task, last, thread, copies.home);
         let has_room = self.memory_nodes >> node & 1 == 1 && !observation.pressure;
         if wanted && !has_room {
-            // TNF_MIGRATE_FAIL.
+            // Counts as the kernel's `TNF_MIGRATE_FAIL`.
             task.locality[FAILED] += 1;
         } else if wanted {
             memory = node;

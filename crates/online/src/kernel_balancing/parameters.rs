@@ -1,4 +1,4 @@
-//! What the kernel lets one set, and what the simulation has to know.
+//! Parameters of the kernel, and costs for the simulation.
 
 use crate::ParameterError;
 use crate::parameter::parameters;
@@ -6,7 +6,7 @@ use crate::parameter::parameters;
 const HOUR_MS: u64 = 3_600_000;
 
 parameters! {
-    /// What the kernel calls them, with their sources.
+    /// Named parameters; the comments have the kernel's names.
     pub struct KernelBalancingParameters {
         // sysctl_numa_balancing_scan_delay.
         scan_delay_ms = 1000, 0..=HOUR_MS, "time before a program is scanned first";
@@ -17,9 +17,8 @@ parameters! {
         scan_size_mb = 256, 1..=1_000_000, "megabytes unmapped by a scan";
         // CONFIG_HZ=250, as Debian builds it.
         tick_ns = 4_000_000, 1000..=1_000_000_000, "time between the scheduler's ticks";
-        // ASSUMPTIONS: a minor fault takes between half a microsecond and one on current x86
-        // (lmbench's lat_pagefault), to which the bookkeeping adds; a page table entry changed in
-        // a long run of them takes some tens of cycles.
+        // ASSUMPTIONS: on current x86, a minor fault takes half a microsecond to one (lmbench's lat_pagefault), and
+        // bookkeeping adds to this. Changing a page table entry in a long run of entries takes some tens of cycles.
         fault_ns = 1000, 0..=1_000_000_000, "cost of a hinting fault, the move not included";
         unmap_ns = 20, 0..=1_000_000_000, "cost of unmapping a page in a scan";
         move_threads = 1, 0..=1, "0: threads stay where they are";
@@ -27,10 +26,10 @@ parameters! {
 }
 
 impl KernelBalancingParameters {
-    /// Checks what single ranges cannot.
+    /// Checks the parameters together.
     ///
     /// # Errors
-    /// Periods in the wrong order.
+    /// Periods are in the wrong order.
     pub fn check(&self) -> Result<(), ParameterError> {
         let (least, most) = (self.scan_period_min_ms, self.scan_period_max_ms);
         if most < least {

@@ -1,13 +1,13 @@
-//! What the kernel keeps of a thread and of a group of threads: `task_struct`'s and `numa_group`'s
-//! statistics of hinting faults, and the scan period that follows from them.
+//! State of a thread and of a group of threads: statistics of hinting faults in `task_struct` and `numa_group`, and the
+//! scan period that follows from them.
 
 use super::parameters::KernelBalancingParameters;
 
-/// Shared or private: whether the page's fault before this one was another thread's.
+/// Kind of a fault: shared if the page's last fault was another thread's, otherwise private.
 pub const SHARED: usize = 0;
 pub const PRIVATE: usize = 1;
 
-/// Moves that there was no memory for, in [`Task::locality`].
+/// Index of moves that failed for lack of memory in [`Task::locality`].
 pub const FAILED: usize = 2;
 /// `NUMA_PERIOD_SLOTS`, `NUMA_PERIOD_THRESHOLD`: "Aim for 70% local accesses".
 const PERIOD_SLOTS: u64 = 10;
@@ -17,12 +17,12 @@ const SCAN_WINDOW_MOST_MB: u64 = 2560;
 /// `ACTIVE_NODE_FRACTION`.
 pub const ACTIVE_NODE_FRACTION: u64 = 3;
 
-/// Faults by node: where the memory was, and where the thread ran.
+/// Faults by node of the memory, and by node of the thread.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
     /// `[node][SHARED or PRIVATE]`.
     pub memory: Vec<[u64; 2]>,
-    /// The same; weighted by the time that threads ran.
+    /// `[node][SHARED or PRIVATE]`, weighted by the run time of threads.
     pub cpu: Vec<[u64; 2]>,
 }
 
@@ -48,7 +48,7 @@ impl Faults {
         self.memory.iter().flatten().sum()
     }
 
-    /// `task_weight`, `group_weight` on a machine without levels: thousandths of all faults.
+    /// `task_weight`, `group_weight` on a machine with equal distances: faults in thousandths of all faults.
     pub fn weight(&self, node: u16) -> i64 {
         match self.total() {
             0 => 0,
@@ -91,7 +91,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// `numa_is_active_node`: it has more than a third of the busiest node's faults.
+    /// `numa_is_active_node`: does the node have more than a third of the busiest node's faults?
     pub fn is_active(&self, node: u16) -> bool {
         let nodes = 0..self.faults.cpu.len() as u16;
         let most = nodes.map(|node| self.faults.on_cpu(node)).max();
@@ -103,7 +103,7 @@ impl Group {
         nodes.filter(|&node| self.is_active(node)).count()
     }
 
-    /// A period, scaled with the group's size and its share of shared faults.
+    /// A period, scaled by the group's size and its share of shared faults.
     fn scaled(&self, period_ms: u64) -> u64 {
         let shared = self.faults.of_kind(SHARED);
         let private = self.faults.of_kind(PRIVATE);
@@ -145,28 +145,27 @@ impl Bounds {
     }
 }
 
-/// A thread.
 #[derive(Clone, Debug)]
 pub struct Task {
     pub application: u16,
     pub node: u16,
-    /// Time that it ran.
+    /// Time for which the thread has run.
     pub runtime_ns: u64,
-    /// Runtime at which it was last due.
+    /// Run time at which the thread's last scan was due.
     pub stamp_ns: u64,
     pub scan_period_ms: u64,
-    /// Passes over its process's memory when it was last placed.
+    /// Passes over the process's memory when the thread was last placed.
     pub scan_sequence: u64,
     pub preferred: Option<u16>,
     pub in_group: bool,
     pub faults: Faults,
-    /// Faults since it was last placed.
+    /// Faults since the thread was last placed.
     pub recent: Faults,
-    /// Remote, local, [`FAILED`] since then.
+    /// Numbers of remote and local faults, and of [`FAILED`] moves, since the thread was last placed.
     pub locality: [u64; 3],
-    /// Time and runtime when it was last placed.
+    /// Time and run time when the thread was last placed.
     pub placed: Option<(u64, u64)>,
-    /// When it may next try to reach its preferred node.
+    /// Earliest time of the next attempt to reach the preferred node.
     pub retry_ns: u64,
 }
 
@@ -189,9 +188,8 @@ impl Task {
         }
     }
 
-    /// `task_numa_placement`, first half: faults since the last pass join those of before, which
-    /// count half; those by CPU are weighted by how much the thread ran. Shared and private ones
-    /// since then.
+    /// `task_numa_placement`, first half: halves past faults and adds those since the last pass, with faults by CPU
+    /// weighted by the share of time that the thread ran. Returns the numbers of recent shared and private faults.
     pub fn decay(&mut self, now_ns: u64) -> [u64; 2] {
         let (runtime, period) = match self.placed {
             Some((then, ran)) => (self.runtime_ns - ran, now_ns.saturating_sub(then)),
@@ -216,7 +214,7 @@ impl Task {
         kinds
     }
 
-    /// `update_task_scan_period`; `true`: the process's next scan is put off by the period.
+    /// `update_task_scan_period`; `true`: the process's next scan is delayed by the period.
     pub fn update_scan_period(&mut self, kinds: [u64; 2], bounds: &Bounds) -> bool {
         let [shared, private] = kinds;
         let [remote, local, failed] = self.locality;
@@ -262,18 +260,18 @@ mod tests {
 
     #[test]
     fn the_scan_period_follows_locality_and_sharing() {
-        // Slots of a second. Private from 70 %: one slot more, at 80 % one, at 90 % two.
+        // Slots are one second. Private faults: one slot more from 70 % on, one at 80 %, two at 90 %.
         assert_eq!(period(100, 0, 30, 70), 11_000);
         assert_eq!(period(100, 0, 20, 80), 11_000);
         assert_eq!(period(100, 0, 10, 90), 12_000);
-        // Shared, and local from 70 %.
+        // Local faults in spite of sharing: more slots from 70 % on.
         assert_eq!(period(30, 70, 100, 0), 11_000);
         assert_eq!(period(0, 100, 100, 0), 13_000);
-        // Below: seven slots less the greater of the two ratios.
+        // Below 70 %: shorter by seven slots less the greater of the two ratios.
         assert_eq!(period(31, 69, 100, 0), 9_000);
         assert_eq!(period(100, 0, 31, 69), 9_000);
         assert_eq!(period(100, 0, 100, 0), 3_000);
-        // Nothing local and nothing shared: twice.
+        // No local and no shared faults: the period doubles.
         assert_eq!(period(0, 0, 0, 0), 20_000);
     }
 
@@ -299,14 +297,14 @@ mod tests {
         };
         assert_eq!(bounds(256), expected(1000, 60_000));
         assert_eq!(bounds(257), expected(500, 30_000));
-        // Never more than 2560 MB a second.
+        // The rate is at most 2560 MB per second.
         assert_eq!(bounds(256 * 100), expected(100, 600));
         let mut group = Group {
             faults: Faults::new(4),
             members: 8,
         };
         group.faults.memory[1] = [299, 100];
-        // Eight threads, three quarters shared: six times.
+        // Eight threads with three quarters shared faults scale the period by six.
         assert_eq!(
             Bounds::new(1, Some(&group), &parameters),
             Bounds {

@@ -1,4 +1,4 @@
-//! Scans, faults, moves of pages and threads.
+//! Tests of scans, faults, and moves of pages and threads.
 
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::Served;
@@ -9,8 +9,7 @@ use crate::{Copies, ThreadCounts};
 
 const PAGES: u32 = 600;
 
-/// A process of 600 pages with a thread on each of two nodes of two CPUs; 1 MB to a scan, ticks of
-/// 100 ms.
+/// A process of 600 pages with a thread on each of two nodes with two CPUs. A scan covers 1 MB, and a tick is 100 ms.
 struct Driver {
     policy: KernelBalancing,
     threads: Vec<ThreadCounts>,
@@ -37,7 +36,7 @@ impl Driver {
         let mut policy =
             KernelBalancing::new(&parameters, &setting, 4096, &[2, 2]).expect("parameters");
         for page in 0..PAGES {
-            // Backwards, to see that scans go by address.
+            // Numbers are in descending order, to show that scans are in order of address.
             policy.place(
                 page,
                 Place {
@@ -60,7 +59,7 @@ impl Driver {
         }
     }
 
-    /// A tick during which these threads ran; pages unmapped at its end.
+    /// A tick in which these threads run; returns the pages unmapped at its end.
     fn tick(&mut self, ran: &[usize]) -> Vec<u32> {
         for (number, thread) in self.threads.iter_mut().enumerate() {
             thread.busy_ns = if ran.contains(&number) { 100 * MS } else { 0 };
@@ -106,7 +105,7 @@ impl Driver {
 #[test]
 fn scans_come_when_a_thread_has_run_for_its_period() {
     let mut driver = Driver::new(&[]);
-    // A second that the process has not run does not count; its delay of a second does.
+    // A second without run time does not count towards the scan delay of a second.
     for _ in 0..10 {
         assert!(driver.tick(&[]).is_empty());
     }
@@ -119,8 +118,8 @@ fn scans_come_when_a_thread_has_run_for_its_period() {
         scanned,
         (0..256).map(|at| PAGES - 1 - at).collect::<Vec<_>>()
     );
-    // 2 MB in scans of one each: a period of 500 ms after the 1000 that it was due, two ticks, and 32
-    // times the time of the scan.
+    // The process has 2 MB, so the period is 500 ms. The scan comes after the 1000 ms of the first period, two ticks,
+    // and 32 times the scan's time.
     let mut ticks = 1;
     while driver.tick(&[0]).is_empty() {
         ticks += 1;
@@ -207,11 +206,11 @@ fn later_two_faults_in_a_row_are_needed() {
         task.preferred = Some(1);
         task.scan_sequence = sequence;
         let page = 10 + sequence as u32;
-        // Thread 0's was the last: not for either.
+        // Thread 0 has faulted last, so the page does not move in either case.
         driver.fault(page, 0, 0);
         assert!(!driver.fault(page, 1, 0));
         assert!(driver.fault(page, 1, 0), "twice in a row");
-        // Nobody's was: early only, unless the group's balance lets it.
+        // Without a last fault, the page moves early only, unless the group's balance allows it.
         driver.task(1).in_group = true;
         assert_eq!(driver.fault(page + 20, 1, 0), first, "{sequence}");
     }
@@ -224,20 +223,20 @@ fn a_groups_pages_follow_its_threads_with_hysteresis() {
     let task = driver.task(1);
     (task.preferred, task.scan_sequence, task.in_group) = (Some(1), 5, true);
     driver.policy.processes[0].sequence = 5;
-    // cpu(1) x memory(0) x 3 > cpu(0) x memory(1) x 4
+    // The condition is cpu(1) x memory(0) x 3 > cpu(0) x memory(1) x 4.
     for (memory, expected) in [([40, 30], false), ([41, 30], true)] {
         let faults = &mut driver.policy.processes[0].group.faults;
         faults.memory = memory.map(|count| [count, 0]).to_vec();
         faults.cpu = vec![[10, 0], [10, 0]];
         let task = driver.policy.tasks[1].as_ref().expect("thread");
-        // Another thread's fault on the same node was the last.
+        // The last fault was another thread's on the same node.
         let last = Some((ThreadIndex(9), 1));
         assert_eq!(
             driver.policy.should_move(task, last, ThreadIndex(1), 0),
             expected
         );
     }
-    // Three times as many faults there: always.
+    // With three times as many faults on the target's CPUs, the page moves always.
     for (cpu, expected) in [(30, false), (31, true)] {
         let faults = &mut driver.policy.processes[0].group.faults;
         faults.memory = vec![[1, 0], [1000, 0]];
@@ -251,13 +250,13 @@ fn a_groups_pages_follow_its_threads_with_hysteresis() {
     }
 }
 
-/// Thread `thread` faults on `pages` of node `home`, without moving them: the other faults between.
+/// Thread `thread` faults `count` times on memory of node `home`; the page itself does not move.
 fn use_memory(driver: &mut Driver, thread: usize, home: usize, count: u64) {
     let task = driver.task(thread);
     task.recent.memory[home][PRIVATE] += count;
     task.locality[usize::from(task.node == home as u16)] += count;
     driver.policy.processes[0].sequence += 1;
-    // Any fault of the thread's, on its own node.
+    // One more fault, on the thread's own node, triggers the placement.
     let page = 300 + thread as u32;
     let home = driver.threads[thread].node;
     driver.fault(page, thread as u32, home);
@@ -274,7 +273,7 @@ fn a_thread_goes_to_an_idle_cpu_of_its_preferred_node() {
     let moves = driver.policy.thread_moves();
     assert_eq!(moves.len(), 1);
     assert_eq!((moves[0].thread, moves[0].node), (ThreadIndex(1), 1));
-    // Where that would unbalance the load, and who is there loses as much by a swap, it stays.
+    // A thread stays if its move would unbalance the load and a swap would gain nothing.
     let mut driver = Driver::new(&[]);
     driver.tick(&[]);
     use_memory(&mut driver, 0, 0, 100);
@@ -305,7 +304,7 @@ fn threads_swap_where_both_gain() {
     assert_eq!(moves, [(0, 1), (1, 0)]);
 }
 
-/// Faults of a thread by node, in a process of its own or in a group with others.
+/// Sets a thread's faults by node, and whether the thread is in its process's group.
 fn with_faults(driver: &mut Driver, thread: usize, memory: &[u64], in_group: bool) {
     let task = driver.task(thread);
     task.faults.memory = memory.iter().map(|&count| [0, count]).collect();
@@ -322,13 +321,13 @@ fn a_thread_may_join_a_busy_cpu_where_the_load_is_as_balanced_then() {
     });
     driver.threads.extend(more);
     driver.tick(&[]);
-    // Three threads for the two CPUs of node 0, two for those of node 1; all have their memory on node 1.
+    // Node 0's two CPUs have three threads, node 1's two CPUs have two. All threads have their memory on node 1.
     for thread in 0..5 {
         with_faults(&mut driver, thread, &[0, 100], false);
         driver.task(thread).preferred = Some(1);
     }
     assert_eq!(driver.policy.find_node(0), Some((1, None)));
-    // With as many on node 1 already, that would unbalance it.
+    // With three threads on node 1, another one would unbalance the load.
     driver.task(2).node = 1;
     assert_eq!(driver.policy.find_node(0), None);
 }
@@ -340,7 +339,7 @@ fn who_is_to_make_way_is_judged_by_a_group_only_if_both_are_in_one() {
     with_faults(&mut driver, 0, &[0, 100], false);
     with_faults(&mut driver, 1, &[0, 100], true);
     driver.task(0).preferred = Some(1);
-    // The group of thread 1 has its memory on node 0, thread 1 itself where it is.
+    // The group of thread 1 has its memory on node 0; thread 1 itself has its own on node 1.
     driver.policy.processes[0].group.faults.memory = vec![[0, 900], [0, 100]];
     assert_eq!(driver.policy.find_node(0), None);
     with_faults(&mut driver, 1, &[100, 0], true);
@@ -369,7 +368,8 @@ fn a_thread_in_no_group_looks_at_every_node() {
         ..driver.threads[0]
     });
     driver.tick(&[]);
-    // Thread 1 will not leave node 1, which thread 0 prefers; thread 2 gains more on node 0 than 0 loses on node 2.
+    // Thread 0 prefers node 1, but thread 1 gains nothing by leaving it. Thread 2 gains more on node 0 than thread 0
+    // loses on node 2.
     for (thread, memory) in [[30, 50, 20], [0, 100, 0], [100, 0, 0]].iter().enumerate() {
         with_faults(&mut driver, thread, memory, false);
     }

@@ -13,7 +13,7 @@ const SETTING: Setting = Setting {
     every: 1,
     seed: 0,
 };
-/// A driver with one page in view: what it observes, and what came of it.
+/// A driver with one page, its observations and the resulting actions.
 struct Driver {
     policy: MigrateReplicate,
     copies: Copies,
@@ -88,7 +88,7 @@ fn a_page_with_a_copy_is_never_hot() {
 #[test]
 fn hold_must_be_exceeded_by_a_node_with_a_copy() {
     let mut driver = base();
-    // Node 3 has no copy: what it misses does not matter.
+    // Node 3 has no copy, so its misses do not count against the hold threshold.
     driver
         .misses(3, Load, 100)
         .misses(0, Load, 32)

@@ -1,8 +1,8 @@
-//! The five algorithms' names, and what they can be told.
+//! Names and parameters of the five ARS policies.
 
 use crate::{Parameter, ParameterError};
 
-/// Which of the algorithms.
+/// Variant of ARS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Monitor {
     /// Push, by the page's own counts.
@@ -18,7 +18,7 @@ pub enum Monitor {
 }
 
 impl Monitor {
-    /// All, in the paper's order.
+    /// All variants, in the paper's order.
     pub const ALL: [Self; 5] = [
         Self::OutU,
         Self::OutW,
@@ -38,8 +38,8 @@ impl Monitor {
         }
     }
 
-    /// The factor from which on its formula moves no page without neighbours on so many nodes: a node has
-    /// at most all of a page's accesses, which are as many times the mean as there are nodes.
+    /// Factor from which on the formula moves no page that has no neighbours. A node has at most all accesses of a
+    /// page, which are the mean times the number of nodes.
     fn bound(self, nodes: usize) -> f64 {
         match self {
             Self::OutU | Self::OutW => nodes as f64 - 1.0,
@@ -52,20 +52,19 @@ impl Monitor {
     }
 }
 
-/// The published factor, of the bound on the paper's four nodes: 2 of 3.
+/// Ratio of the published factor to the bound on the paper's four nodes: 2 of 3.
 pub(super) const PUBLISHED_SHARE: f64 = 2.0 / 3.0;
 
-/// Parameters of the family.
+/// Parameters of the ARS policies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PushPullParameters {
     /// The threshold, as a multiple of the page's mean count.
     pub factor: f64,
     /// Time between checks.
     pub check_ns: u64,
-    /// The factor follows how the access pattern changes: see [`super::PushPull`].
+    /// The factor adapts to changes of the access pattern: see [`super::PushPull`].
     pub adaptive: bool,
-    /// Counts start afresh at each check; otherwise they go on for as long as the page is there, as a
-    /// histogram (§3) that nobody clears.
+    /// Counts restart at each check. Otherwise they continue for as long as the page exists, as a histogram (§3).
     pub afresh: bool,
 }
 
@@ -92,8 +91,7 @@ impl PushPullParameters {
             most: 63,
             meaning: "how far a node must stand out, in the page's mean count; need not be whole",
         },
-        // "Periodically" (§4.1). A millisecond goes through a phase of programs of their sizes some
-        // ten times.
+        // "Periodically" (§4.1). A phase of programs of the paper's sizes takes some ten milliseconds.
         Parameter {
             name: "check_ns",
             default: 1_000_000,
@@ -108,7 +106,7 @@ impl PushPullParameters {
             most: 1,
             meaning: "1: the factor follows how the access pattern changes",
         },
-        // "Memory access histograms" (§3): how long they go on, the paper does not say.
+        // "Memory access histograms" (§3): the paper does not say for how long they continue.
         Parameter {
             name: "afresh",
             default: 1,
@@ -118,7 +116,7 @@ impl PushPullParameters {
         },
     ];
 
-    /// With the factor that is the default on so many nodes: as published, where that can move a page.
+    /// The parameters with the default factor for a number of nodes: the published factor if that can move a page.
     pub fn on(self, monitor: Monitor, nodes: usize) -> Self {
         let bound = monitor.bound(nodes);
         let published = Self::default().factor;
@@ -131,7 +129,7 @@ impl PushPullParameters {
         }
     }
 
-    /// Sets a parameter by name; `false`: there is none of that name.
+    /// Sets a parameter by name; `false`: there is no parameter of that name.
     ///
     /// # Errors
     /// A value outside its range.

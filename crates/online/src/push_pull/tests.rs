@@ -46,7 +46,7 @@ fn see(policy: &mut PushPull, accesses: Accesses<'_>) {
     }
 }
 
-/// Pages and nodes that a check moves.
+/// Pages and target nodes of the moves at a check.
 fn moved(policy: &mut PushPull, accesses: Accesses<'_>) -> Vec<(u32, u16)> {
     see(policy, accesses);
     let mut actions = Vec::new();
@@ -68,7 +68,7 @@ fn out_u_moves_above_twice_the_mean_over_it() {
     let mut policy = policy(Monitor::OutU, &[]);
     assert_eq!(moved(&mut policy, &[(1, 0, 2, 3), (1, 0, 3, 1)]), []);
     assert_eq!(moved(&mut policy, &[(1, 0, 2, 10), (1, 0, 3, 3)]), [(1, 2)]);
-    // What a node does to its own memory is not seen.
+    // Local accesses are not counted.
     assert_eq!(
         moved(&mut policy, &[(1, 0, 0, 500), (1, 0, 3, 1)]),
         [(1, 3)]
@@ -82,14 +82,14 @@ fn out_u_moves_above_twice_the_mean_over_it() {
 
 #[test]
 fn counts_that_go_on_keep_a_page_where_it_was_used_most() {
-    // One access of another node, when its own are not seen, moves a page of which nothing is known.
+    // One remote access moves a page without counts, because local accesses are not counted.
     let (known, once): (Accesses<'_>, Accesses<'_>) = (&[(1, 0, 2, 10)], &[(1, 2, 3, 1)]);
     for (afresh, then) in [("1", vec![(1, 3)]), ("0", vec![])] {
         let mut policy = policy(Monitor::OutU, &[("afresh", afresh)]);
         assert_eq!(moved(&mut policy, known), [(1, 2)]);
         assert_eq!(moved(&mut policy, once), then, "afresh={afresh}");
     }
-    // Of 10 + n, n less a quarter of all is above half of all from n = 31 on.
+    // Of 10 + n accesses, n less a quarter of all exceeds half of all from n = 31 on.
     let mut policy = policy(Monitor::OutU, &[("afresh", "0")]);
     assert_eq!(moved(&mut policy, known), [(1, 2)]);
     assert_eq!(moved(&mut policy, &[(1, 2, 3, 30)]), []);
@@ -99,15 +99,15 @@ fn counts_that_go_on_keep_a_page_where_it_was_used_most() {
         "only what was accessed since is looked at"
     );
     assert_eq!(moved(&mut policy, once), [(1, 3)]);
-    // It is another page once it is mapped anew.
+    // After remapping, the number stands for another page.
     policy.forget(1);
     assert_eq!(moved(&mut policy, &[(1, 3, 0, 1)]), [(1, 0)]);
 }
 
 #[test]
 fn neighbours_count_where_counts_go_on() {
-    // Page 4 by itself: 1 - 2/4 < 1.4 x 2/4. Home 0 has four pages, so that page 5 counts half: R is 3 for node 1
-    // and 1.5 for node 2, 3 - 4.5/4 > 0.7. Page 5 is not accessed again, and stays.
+    // Page 4 by itself does not move: 1 - 2/4 < 1.4 x 2/4. Home 0 has four pages, so page 5 counts half: R is 3 for
+    // node 1 and 1.5 for node 2, and 3 - 4.5/4 > 0.7. Page 5 has no recent accesses and stays.
     let before = [(5, 0, 1, 4), (5, 0, 2, 1), (8, 0, 0, 1), (12, 0, 0, 1)];
     let since = [(4, 0, 1, 1), (4, 0, 2, 1)];
     for (afresh, expected) in [("1", vec![]), ("0", vec![(4, 1)])] {
@@ -117,13 +117,13 @@ fn neighbours_count_where_counts_go_on() {
         policy.factor = 1.4;
         assert_eq!(moved(&mut policy, &since), expected, "afresh={afresh}");
     }
-    // Of its remote pages node 1 had accessed another one, once: the mean is 2.5, not 4.
+    // Node 1 had accessed another remote page once, so the mean is 2.5 instead of 4.
     for (afresh, expected) in [("1", vec![]), ("0", vec![(0, 1)])] {
         let mut policy = policy(Monitor::InW, &[("afresh", afresh), ("factor", "1.4")]);
         assert_eq!(moved(&mut policy, &[(14, 3, 1, 1)]), []);
         assert_eq!(moved(&mut policy, &[(0, 0, 1, 4)]), expected);
     }
-    // A page that is mapped anew has no counts.
+    // A remapped page has no counts.
     let mut policy = policy(Monitor::InW, &[("afresh", "0"), ("factor", "1.4")]);
     assert_eq!(moved(&mut policy, &[(14, 3, 1, 1)]), []);
     policy.forget(14);
@@ -143,7 +143,7 @@ fn a_factor_beyond_the_formulas_bound_moves_nothing_on_four_nodes() {
     ] {
         for (factor, any) in factors {
             let mut policy = policy(monitor, &[("factor", factor)]);
-            // Of node 3's pages, node 0 often reads two, hardly those around.
+            // Node 0 often reads two pages of node 3, but hardly those around them.
             let mut accesses = vec![(2, 3, 0, 2), (3, 3, 0, 900), (4, 3, 0, 900), (5, 3, 0, 1)];
             accesses.extend((9..15).map(|page| (page, 3, 0, 1)));
             assert_eq!(
@@ -157,8 +157,8 @@ fn a_factor_beyond_the_formulas_bound_moves_nothing_on_four_nodes() {
 
 #[test]
 fn out_w_takes_neighbours_on_the_same_node_into_account() {
-    // Page 4 by itself: 1 - 2/4 < 2 x 2/4. Home 0 has four pages, n = 4, so that page 5 counts
-    // half: R is 1 + 3/2 for node 1 and 1 for node 2, 2.5 - 3.5/4 > 1.
+    // Page 4 by itself does not move: 1 - 2/4 < 2 x 2/4. Home 0 has four pages, n = 4, so page 5 counts half: R is 1 +
+    // 3/2 for node 1 and 1 for node 2, and 2.5 - 3.5/4 > 1.
     let alone = [(4, 0, 1, 1), (4, 0, 2, 1)];
     let others = [(8, 0, 0, 1), (12, 0, 0, 1)];
     let mut with_neighbour = alone.to_vec();
@@ -170,12 +170,12 @@ fn out_w_takes_neighbours_on_the_same_node_into_account() {
     ] {
         assert_eq!(moved(&mut policy(monitor, &[]), &with_neighbour), expected);
     }
-    // The neighbour is on another node: out-w does not see it.
+    // The neighbour is on another node, so out-w ignores it.
     let mut elsewhere = alone.to_vec();
     elsewhere.extend(others);
     elsewhere.push((5, 3, 1, 3));
     assert_eq!(moved(&mut policy(Monitor::OutW, &[]), &elsewhere), [(5, 1)]);
-    // Two pages away is n/2: no weight. Page 4's R is its own count.
+    // A distance of two pages is n/2 and has no weight, so page 4's R is its own count.
     let mut far = alone.to_vec();
     far.extend(others);
     far.push((6, 0, 1, 3));
@@ -184,7 +184,7 @@ fn out_w_takes_neighbours_on_the_same_node_into_account() {
 
 #[test]
 fn local_variants_compare_with_the_local_count() {
-    // 9 - local > 2 x (9 + local)/4, so local < 3.
+    // The condition 9 - local > 2 x (9 + local)/4 means local < 3.
     for monitor in [Monitor::OutULocal, Monitor::OutWLocal] {
         let mut policy = policy(monitor, &[]);
         assert_eq!(moved(&mut policy, &[(1, 0, 2, 9), (1, 0, 0, 3)]), []);
@@ -194,14 +194,14 @@ fn local_variants_compare_with_the_local_count() {
 
 #[test]
 fn in_w_pulls_what_stands_out_of_a_nodes_remote_pages() {
-    // Node 1 reads pages 0 (4 times) and 8 (once) of others; n = 2, no neighbours. Mean 2.5:
-    // 1.5 > factor x 4/4 up to 1.5.
+    // Node 1 reads remote page 0 four times and remote page 8 once; n = 2, so there are no neighbours. The mean is 2.5,
+    // and 1.5 > factor x 4/4 holds below 1.5.
     let accesses = [(0, 0, 1, 4), (8, 2, 1, 1)];
     for (factor, expected) in [("1.49", vec![(0, 1)]), ("1.5", vec![])] {
         let mut policy = policy(Monitor::InW, &[("factor", factor)]);
         assert_eq!(moved(&mut policy, &accesses), expected);
     }
-    // Pages beside each other on different nodes count together, which out-w does not do.
+    // Unlike in out-w, neighbouring pages on different nodes count together.
     let around = [
         (4, 0, 1, 2),
         (4, 0, 2, 1),
@@ -209,8 +209,8 @@ fn in_w_pulls_what_stands_out_of_a_nodes_remote_pages() {
         (6, 3, 1, 8),
         (14, 3, 1, 1),
     ];
-    // Node 1: n = 4. R: 2 + 8/2 = 6, 8 + 2/2 + 8/2 = 13, 8 + 8/2 = 12, 1; mean 8. Page 6:
-    // 12 - 8 > factor x 8/4 below factor 2; page 5: 5 > factor x 2 below 2.5.
+    // For node 1, n = 4. R is 2 + 8/2 = 6, 8 + 2/2 + 8/2 = 13, 8 + 8/2 = 12, and 1; the mean is 8. Page 6: 12 - 8 >
+    // factor x 8/4 holds below factor 2. Page 5: 5 > factor x 2 holds below 2.5.
     let mut policy = policy(Monitor::InW, &[]);
     assert_eq!(moved(&mut policy, &around), [(5, 1)]);
 }
@@ -241,7 +241,7 @@ fn the_published_factor_moves_pages_on_two_and_three_nodes() {
             };
             let parameters = PushPullParameters::default();
             let mut policy = PushPull::new(monitor, &parameters, &setting).expect("nodes");
-            // Node 1 alone reads two pages of node 0's, hardly the others.
+            // Node 1 alone reads two pages of node 0 often, and the others hardly.
             let mut accesses = vec![(2, 0, 1, 900), (3, 0, 1, 900)];
             accesses.extend((9..15).map(|page| (page, 0, 1, 1)));
             let moved = moved(&mut policy, &accesses);
@@ -264,7 +264,7 @@ fn the_factor_follows_the_access_pattern() {
     assert_eq!(policy.factor(), 2.0, "nothing is known yet");
     moved(&mut policy, &stable);
     assert_eq!(policy.factor(), 1.75);
-    // One page of two changes: neither above a half nor below a tenth.
+    // One page of two changes its dominant node: neither above a half nor below a tenth.
     moved(&mut policy, &[(1, 0, 3, 4), (2, 0, 2, 4)]);
     assert_eq!(policy.factor(), 1.75);
     moved(&mut policy, &[(1, 0, 2, 4), (2, 0, 1, 4)]);

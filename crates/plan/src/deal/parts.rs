@@ -6,7 +6,7 @@ use super::Dealer;
 use crate::{Error, Parts};
 
 impl Dealer<'_> {
-    /// Shares of parts of objects, divided among as many threads as there are.
+    /// Rules for shares of an object's parts, divided among the threads of the run.
     pub(super) fn place_parts(
         &mut self,
         rule: Rule,
@@ -20,7 +20,7 @@ impl Dealer<'_> {
             false => parts.of_bytes(),
         };
         let page_bytes = u64::from(self.target.page_bytes).max(1);
-        // A page that two shares meet in belongs to the one with more of it.
+        // A page in which two shares meet belongs to the share with more of it.
         let page = |offset: u64| offset.saturating_add(page_bytes / 2) / page_bytes * page_bytes;
         let shares = parts.shares(size_bytes, nodes.len());
         let ends = shares.iter().skip(1).map(|share| page(share.0));

@@ -112,7 +112,7 @@ fn unmatched_memory_is_refused_with_an_example() {
     assert!(PageRun::parse("18446744073709551615+1 node:0").is_err());
 }
 
-/// Names with everything that could break a line, a string or a separator.
+/// Names with all characters that could break a line, a string or a separator.
 pub(crate) fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z_]{1,12}",

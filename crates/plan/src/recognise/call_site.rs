@@ -1,5 +1,5 @@
-//! Heap objects: which call sites of the programs as they are now are the one that a plan names, and which sizes of
-//! its allocations a decision takes.
+//! Heap objects: finds the call sites that a plan names in the programs as they are now, and the sizes of allocations
+//! that each decision takes.
 
 use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::compact_plan::{RULE_WEAK, Rule};
@@ -10,11 +10,11 @@ use crate::module::{ModuleImage, Symbol};
 use crate::suggest::did_you_mean;
 use crate::{CallSiteFrame, Subject};
 
-/// Rules that one decision may become where its functions are ambiguous.
+/// Most rules that one decision may become if its functions are ambiguous.
 const ALTERNATIVES_MAX: usize = 16;
 
 impl<'a> Recogniser<'a> {
-    /// The keys of a call site (`rule` without its frames), most exact first.
+    /// The keys of a call site, most exact first; `rule` lacks its frames.
     pub(super) fn call_site(
         &self,
         frames: &[CallSiteFrame],
@@ -24,8 +24,7 @@ impl<'a> Recogniser<'a> {
         warnings: &mut Vec<String>,
     ) -> Result<Vec<Rule>, NotRecognised> {
         let mut stacks = self.stacks(frames, Lines::Kept, warnings)?;
-        // An edit above shifts every line: where the functions alone say which call site is meant,
-        // they will do.
+        // An edit above a call site shifts its line: if functions alone identify the call site, lines are ignored.
         if stacks.iter().any(|stack| stack.is_weak) && is_only_one_by_name(frames, siblings) {
             for stack in self.stacks(frames, Lines::Ignored, warnings)? {
                 if !stacks.contains(&stack) {
@@ -59,7 +58,7 @@ impl<'a> Recogniser<'a> {
         Ok(stacks.into_iter().map(key).filter(has_room).collect())
     }
 
-    /// Every combination of what the frames may be here, most exact first.
+    /// Every combination of addresses that the frames may have here, most exact first.
     fn stacks(
         &self,
         frames: &[CallSiteFrame],
@@ -111,7 +110,7 @@ impl<'a> Recogniser<'a> {
         };
         match now {
             Some(now) if by_hand => self.function(frame, std::iter::once(now), None, warnings),
-            // A caller without a name tells little: any call from the program.
+            // A caller without a name tells little: any call from the program fits.
             Some(now) if own && frame.function.is_empty() && depth > 0 => Ok(vec![Range::new(
                 &now.build_id,
                 &now.file_name,
@@ -120,7 +119,7 @@ impl<'a> Recogniser<'a> {
                 true,
             )]),
             Some(now) if own => self.function(frame, std::iter::once(now), Some(lines), warnings),
-            // Another build of a library: any call from it. The program's own frames still decide.
+            // Another build of a library: any call from it fits. The program's own frames still decide.
             Some(now) => Ok(vec![Range::new(
                 &now.build_id,
                 &now.file_name,
@@ -131,14 +130,14 @@ impl<'a> Recogniser<'a> {
             None if by_hand => Err(NotRecognised::Nothing(format!(
                 "`{module}` is not loaded at start"
             ))),
-            // Loaded later: this build exactly, any other build anywhere in it.
+            // Loaded later: exactly this build, or any address in another build.
             None if build_id.is_empty() || own => Ok(vec![planned()]),
             None => Ok(vec![planned(), Range::new("", module, 0, u64::MAX, false)]),
         }
     }
 
-    /// By function, and by line where there is one: as written by hand, or as the second key of a
-    /// rebuilt program (`second_key`).
+    /// Ranges by function, and by line if there is one: of a frame written by hand, or as the second key of a rebuilt
+    /// program (`second_key`).
     fn function(
         &self,
         frame: &CallSiteFrame,
@@ -218,9 +217,9 @@ impl<'a> Recogniser<'a> {
         Ok(found.into_iter().map(whole).collect())
     }
 
-    /// The sizes that a decision takes of its call site's: all from two pages up, or its part where
-    /// several decisions share them (bounded half-way, in powers, between planned sizes). Decisions
-    /// told apart by order count every allocation that is always logged.
+    /// The sizes of its call site's allocations that a decision takes: all from two pages up. Several decisions about a
+    /// call site divide the sizes at the geometric means of planned sizes. Decisions with an order count every
+    /// allocation that is always logged.
     pub(super) fn size_bounds(&self, what: &Subject, siblings: &[&Subject]) -> [u64; 2] {
         let Subject::CallSite {
             frames,
@@ -243,7 +242,7 @@ impl<'a> Recogniser<'a> {
             })
         };
         let half_way = |below: u64, above: u64| {
-            // The product of two sizes below 2^64 has an exact integer root.
+            // The product of two 64-bit sizes fits into 128 bits.
             let root = (u128::from(below) * u128::from(above)).isqrt();
             (root as u64).clamp(below, above - 1)
         };
@@ -257,16 +256,16 @@ impl<'a> Recogniser<'a> {
     }
 }
 
-/// What becomes of the lines of a rebuilt program's call sites.
+/// Use of lines in the call sites of a rebuilt program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lines {
-    /// They have to be the planned ones.
+    /// Lines have to be the planned ones.
     Kept,
     /// Functions alone decide.
     Ignored,
 }
 
-/// Is every call site of the same function names the very same one?
+/// True if all call sites with the same function names are the same call site.
 fn is_only_one_by_name(frames: &[CallSiteFrame], siblings: &[&Subject]) -> bool {
     siblings.iter().all(|sibling| match sibling {
         Subject::CallSite { frames: others, .. } => {

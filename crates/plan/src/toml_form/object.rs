@@ -1,4 +1,4 @@
-//! The table of one object: how it is recognised, where its pages go and from when; which keys go with which.
+//! The table of one object: how it is recognised, where its pages go and from when, and which keys go together.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -33,7 +33,7 @@ pub(super) struct ObjectTable {
     pages: Vec<Spanned<String>>,
     #[serde(default)]
     brk_heap: bool,
-    /// Version 0.1 called it `rest`.
+    /// Called `rest` in version 0.1.
     #[serde(default, alias = "rest")]
     unmatched: bool,
     heap: Option<Spanned<String>>,
@@ -48,12 +48,12 @@ pub(super) struct ObjectTable {
 }
 
 impl ObjectTable {
-    /// Can it change with a phase?
+    /// True if the decision can be part of a phase.
     pub(super) fn fits_phase(&self) -> bool {
         !self.unmatched && !self.brk_heap && self.code.is_none() && self.start.is_none()
     }
 
-    /// What the table says; it begins at this byte.
+    /// The decision in the table, which begins at byte `at`.
     pub(super) fn decision(mut self, at: usize) -> Result<Decision, Fault> {
         let placement = self.placement()?;
         let start = self.start()?;
@@ -260,7 +260,7 @@ fn parse_each<T>(
     texts.iter().map(one).collect()
 }
 
-/// Do these begin one behind the other? Each: the first page, and how many.
+/// True if page ranges, each of a first page and a number of pages, ascend without overlap.
 fn ascend(mut runs: impl Iterator<Item = (u64, u64)>) -> bool {
     let mut end = 0;
     runs.all(|(first, count)| {
@@ -270,7 +270,7 @@ fn ascend(mut runs: impl Iterator<Item = (u64, u64)>) -> bool {
     })
 }
 
-/// Pages of code: the first, and how many.
+/// Reads a range of code pages: first page and number of pages.
 fn code_pages(text: &str) -> Result<(u64, u64), String> {
     let parts = text.split_once('+').and_then(|(first, count)| {
         let numbers: (u64, u64) = (first.parse().ok()?, count.parse().ok()?);

@@ -1,4 +1,4 @@
-//! A plan read from its TOML file: its version first, then every table, and in which line a fault is.
+//! Reads a plan from its TOML file: first its version, then every table. Errors name the line.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::{
     PlanPrediction, Program, RankList, Subject, Team,
 };
 
-/// At which byte of the file, and what is wrong.
+/// Position of a fault in bytes, and the message.
 pub(super) type Fault = (usize, String);
 
 pub(super) fn fault<T>(at: usize, message: &str) -> Result<T, Fault> {
     Err((at, message.to_owned()))
 }
 
-/// Of what a plan has one decision at the most.
+/// Name of a subject of which a plan has at most one decision.
 pub(super) fn only_once(subject: &Subject) -> Option<&'static str> {
     match subject {
         Subject::Unmatched => Some("unmatched memory"),
@@ -63,7 +63,7 @@ impl PlanFile {
     }
 }
 
-/// A fault in terms of its reader.
+/// The error for a fault: it names file and line.
 fn named((at, message): Fault, text: &str, origin: &str) -> Error {
     let before = &text.as_bytes()[..at.min(text.len())];
     Error::Syntax {
@@ -73,7 +73,7 @@ fn named((at, message): Fault, text: &str, origin: &str) -> Error {
     }
 }
 
-/// What is read before all else: what a newer version added would be refused as unknown otherwise.
+/// Keys that are read first, so that a plan of a newer version is refused for its version, not for unknown keys.
 #[derive(Deserialize)]
 struct PlanHead {
     version: Spanned<i64>,
@@ -84,7 +84,7 @@ struct PlanHead {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanTable {
-    /// [`begin`] has looked at it; the parts of a job's plan have none.
+    /// [`begin`] has checked the version; the parts of a job's plan have none.
     #[serde(default, rename = "version")]
     _version: u32,
     #[serde(default)]
@@ -96,7 +96,7 @@ struct PlanTable {
     threads: Option<Spanned<String>>,
     program: Program,
     predicted: Option<PlanPrediction>,
-    /// Version 0.1 called it `live`.
+    /// Called `live` in version 0.1.
     #[serde(alias = "live")]
     online_migration: Option<BTreeMap<String, u64>>,
     #[serde(default, rename = "team")]
@@ -186,7 +186,7 @@ fn of_job(text: &str) -> Result<JobPlan, Fault> {
     Ok(JobPlan { groups })
 }
 
-/// A list of ranks, none of which another group has.
+/// Reads a list of ranks; none of them may be in another group.
 fn ranks<'a>(
     text: Spanned<String>,
     noun: &str,

@@ -1,4 +1,4 @@
-//! A plan printed as its TOML file: tables and keys always in the same order, and no key that says nothing.
+//! Prints a plan as its TOML file: tables and keys always in the same order, without keys that say nothing.
 
 use std::fmt::{Display, Write as _};
 
@@ -9,12 +9,12 @@ use crate::{
     Subject,
 };
 
-/// What both forms of the file begin with.
+/// Comment at the beginning of both forms of the file.
 const PLACEMENTS: &str = "# placement: block, block-cyclic:20M, round-robin, object-blocks:2000, interleave, interleave:0,2-3, interleave:0=3,1=1,\n\
                           #   thread:2, node:1, runs, replicate, first-touch; block@TEAM for another team than the first,\n\
                           #   block@main+TEAM for the main thread and the team,\n\
                           #   block@TEAM:reversed for its last thread first.\n";
-/// Table of a plan in a job's.
+/// Name of a plan's table in a job's plan.
 const GROUP_PLAN: &str = "group.plan";
 
 impl JobPlan {
@@ -96,7 +96,7 @@ impl Plan {
 }
 
 impl Program {
-    /// As a table whose name begins with `prefix`.
+    /// Writes a table whose name begins with `prefix`.
     pub(crate) fn write_toml(&self, prefix: &str, text: &mut String) {
         *text += &format!("\n[{prefix}program]\n");
         key(text, "executable", quote(&self.executable));
@@ -125,7 +125,7 @@ impl Phase {
 }
 
 impl Decision {
-    /// As a table of this name.
+    /// Writes a table of this name.
     fn write_toml(&self, table: &str, text: &mut String) {
         *text += &format!("\n[[{table}]]\n");
         key(text, "name", quote(&self.name));
@@ -276,7 +276,7 @@ fn key_unless_empty(text: &mut String, name: &str, value: &str) {
     }
 }
 
-/// Which file, and where in it, as far as that is known.
+/// Writes the file and the address in it, as far as they are known.
 fn place_in_file(text: &mut String, module: &str, build_id: &str, offset: u64) {
     key_unless_empty(text, "module", module);
     key_unless_empty(text, "build_id", build_id);

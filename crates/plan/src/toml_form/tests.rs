@@ -77,7 +77,7 @@ fn subject() -> impl Strategy<Value = Subject> {
     ]
 }
 
-/// Runs in order, as a plan has them.
+/// Runs in ascending order, as a plan has them.
 fn ordered(placement: Placement) -> Placement {
     match placement {
         Placement::Runs(runs) => {
@@ -194,7 +194,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                     seen.push(what);
                     !is_again
                 });
-                // Any of them might as well change with a phase.
+                // Decisions about objects may also be part of a phase.
                 let begins = |decision: &Decision| {
                     let kind = &decision.subject;
                     let is_object = !matches!(

@@ -1,4 +1,4 @@
-//! What changes when a phase of the program begins: rules that hold from then on, threads that change places.
+//! Translates phases: rules that hold from the beginning of a phase, and threads that change places.
 
 use nearpage_wire::compact_plan::{NONE, PHASES_MAX, Rule, placement, subject};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl<'a> Translation<'a> {
-    /// The plan's phases, as far as they are carried out.
+    /// The plan's phases that are carried out.
     pub(super) fn phases(
         &mut self,
         plan: &Plan,
@@ -19,7 +19,7 @@ impl<'a> Translation<'a> {
         by_hand: &[Rule],
     ) -> Result<Part, Error> {
         if self.target.later == LatePlacement::AsPlanned {
-            // Told by the plan itself.
+            // A simulated machine takes phases from the plan itself.
             return Ok([0, 0]);
         }
         let first = self.tables.phases.len();
@@ -44,7 +44,7 @@ impl<'a> Translation<'a> {
                 }
                 None => [0, 0],
             };
-            // Pages follow the threads, in later phases too.
+            // Pages follow the threads, in later phases, too.
             let rules = self.phase_rules(plan, phase, recogniser, teams, by_hand, &target)?;
             if rules.is_empty() && pins[1] == 0 {
                 continue;
@@ -65,7 +65,7 @@ impl<'a> Translation<'a> {
         ));
     }
 
-    /// The target with the threads of the plan's first team where they run in a phase; none: they stay.
+    /// The target with the threads of the plan's first team at their places in a phase; none if they stay.
     fn exchanged(&mut self, plan: &Plan, phase: &Phase) -> Option<Target<'a>> {
         if phase.threads.is_empty() {
             return None;
@@ -89,7 +89,7 @@ impl<'a> Translation<'a> {
         None
     }
 
-    /// The rules of a phase; none where no object moves.
+    /// The rules of a phase; empty if no object moves.
     fn phase_rules(
         &mut self,
         plan: &Plan,
@@ -110,7 +110,7 @@ impl<'a> Translation<'a> {
             ));
             return Ok(Vec::new());
         }
-        // What is placed by hand is, in every phase.
+        // Objects placed by hand stay there in every phase.
         let of_object = by_hand
             .iter()
             .filter(|rule| rule.subject != subject::UNMATCHED);

@@ -1,4 +1,4 @@
-//! The decision about the heap that `brk` extends.
+//! Decisions about the heap that `brk` extends.
 
 use nearpage_machine::NodeId;
 use nearpage_plan::{Allocation, ModuleName, Origin};
@@ -24,7 +24,7 @@ fn its_pages_go_by_their_distance_from_its_start_and_it_is_no_object() {
         file_name: &programs[0].program.file_name,
     };
     let mut rules = compact.process(name, None, PAGE);
-    // However long it is in this run, the share of each thread is that of the run that was observed.
+    // Whatever the heap's length in this run, each thread's share is as long as in the observed run.
     for size_bytes in [3 * PAGE, 8 * PAGE, 100 * PAGE] {
         let placed = rules
             .place(&Origin::BrkHeap, HEAP, size_bytes)
@@ -44,7 +44,7 @@ fn its_pages_go_by_their_distance_from_its_start_and_it_is_no_object() {
         };
         assert_eq!(pages, (0..4).filter_map(share).collect::<Vec<_>>());
     }
-    // What has no size goes on.
+    // Placements without a size go on beyond the observed size.
     let plan = |placement| {
         let subject = Subject::BrkHeap {
             size_bytes: 8 * PAGE,
@@ -71,7 +71,7 @@ fn its_pages_go_by_their_distance_from_its_start_and_it_is_no_object() {
             let node = pages.expect("whole").node(address, PAGE).expect("a node");
             assert_eq!(u64::from(node.0), node_of(page), "{placement} {page}");
         }
-        // A recording may say that it is any size: the preload library coarsens what is more than mappings allow.
+        // A recording may name any size; the preload library, too, coarsens pieces that exceed the allowed mappings.
         let mut rules = compact.process(name, None, PAGE);
         let placed = rules
             .place(&Origin::BrkHeap, HEAP, 1 << 62)

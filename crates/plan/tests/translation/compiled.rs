@@ -1,4 +1,4 @@
-//! Real programs: what gcc makes of `program.c` and `library.c`.
+//! Real programs: `program.c` and `library.c`, compiled by gcc.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -38,7 +38,6 @@ impl Compiled {
         self.folder.path().join(name)
     }
 
-    /// Compiles the library.
     pub fn library(&self, name: &str, flags: &[&str]) {
         run(Command::new("gcc")
             .args([
@@ -55,7 +54,6 @@ impl Compiled {
             .arg(source("library.c")));
     }
 
-    /// Compiles the program.
     pub fn program(&self, name: &str, flags: &[&str]) -> PathBuf {
         let path = self.path(name);
         run(Command::new("gcc")
@@ -70,12 +68,11 @@ impl Compiled {
         path
     }
 
-    /// Compiles and loads it.
     pub fn image(&self, name: &str, flags: &[&str]) -> ProgramImage {
         load(&self.program(name, flags))
     }
 
-    /// What the program says about itself: virtual addresses in its file, by name.
+    /// Addresses that the program prints: virtual addresses in its file, by name.
     pub fn told(&self, name: &str) -> HashMap<String, u64> {
         let line = |line: &str| {
             let (name, number) = line.split_once(' ')?;

@@ -1,6 +1,6 @@
-//! Plans and hand-written rules, translated for real programs and read back by a reference
-//! evaluator. The file is long because most tests here share its target machine, its plans and the programs
-//! compiled for them; what has helpers of its own is in a module.
+//! Plans and hand-written rules, translated for real programs and read back by a reference evaluator. The file is long
+//! because most tests here share its target machine, its plans and the programs compiled for them; tests with helpers
+//! of their own are in modules.
 
 #![allow(
     clippy::too_many_lines,
@@ -140,7 +140,8 @@ fn translated(
     (Reference::decode(&compact), compact, image)
 }
 
-/// Where an object of so many bytes goes that was allocated at `address`, with so many threads; nothing is warned of.
+/// Placement, without warnings, of an object of `bytes` that was allocated at `address`, in a run with `threads`
+/// threads.
 fn of_call_site(
     plan: &Plan,
     image: &ProgramImage,
@@ -246,7 +247,7 @@ fn code_stays_where_no_kernel_copies_it() {
     assert_eq!(compact.decisions, [Some(1)]);
 }
 
-/// Helpers allocate objects that no name tells apart.
+/// Functions that allocate for others give several objects one name.
 #[test]
 fn rules_are_told_apart_by_their_decisions_and_not_by_their_names() {
     let compiled = Compiled::new();
@@ -301,7 +302,7 @@ fn symbols_are_found_wherever_the_linker_put_them() {
             }
             let compact = by_hand(&format!("symbol:{symbol}=block"), &programs, 4).expect(name);
             let reference = Reference::decode(&compact);
-            // Where the program has a copy of the library's object, that is the one.
+            // If the program has a copy of the library's object, the copy is the object.
             let owner = programs[0]
                 .modules()
                 .find(|module| !module.objects(symbol).is_empty())
@@ -328,7 +329,7 @@ fn symbols_are_found_wherever_the_linker_put_them() {
     }
     let image = load(&compiled.path("pie"));
     assert_eq!(image.program.objects("cvar")[0].size_bytes, 131_072 * 8);
-    // A static object of the library, by its module.
+    // The library's static object, given with its module.
     let error = by_hand(
         "symbol:hiden_table@libtold.so.1=interleave",
         &[load(&compiled.path("pie"))],
@@ -433,7 +434,7 @@ fn a_block_is_share_k_of_the_threads_of_the_run() {
     let image = compiled.image("prog", &[]);
     let told = compiled.told("prog");
     let size = 64 * PAGE;
-    // Made with 4 threads (see `plan_for`), run with 8, 4, 6 and 2; twice as large an input too.
+    // Made with 4 threads (see `plan_for`), run with 8, 4, 6 and 2 threads, and with an input twice as large.
     let plan = plan_for(
         &image,
         vec![(call_site(&image, told["first"], 38, size), "block")],
@@ -501,7 +502,7 @@ fn every_pattern_is_dealt_to_nodes() {
         nodes(&verdict("block-cyclic:4K", 4).0),
         [0, 1, 2, 3, 0, 1, 2, 3]
     );
-    // Recorded with four threads, so its period is 32 KiB, which eight share.
+    // Recorded with four threads, so the period is 32 KiB, which eight threads share.
     assert_eq!(
         nodes(&verdict("block-cyclic:8K", 8).0),
         [0, 0, 1, 1, 2, 2, 3, 3]
@@ -535,7 +536,7 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
             "first-touch",
         )],
     );
-    // Made with 4 threads, whose shares descend.
+    // Made with 4 threads, whose shares are in descending order.
     let runs = [
         "0+2 thread:3",
         "2+2 thread:2",
@@ -549,7 +550,7 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
     for (threads, expected) in [
         (2, [1, 1, 1, 1, 0, 0, 0, 0]),
         (4, [3, 3, 2, 2, 1, 1, 0, 0]),
-        // Two and four to a node.
+        // Four and two threads per node.
         (16, [3, 3, 2, 2, 1, 1, 0, 0]),
         (8, [3, 3, 2, 2, 1, 1, 0, 0]),
     ] {
@@ -558,7 +559,7 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
     }
 }
 
-/// Shares of what is used, and of several arrays, are as long as a team of this size has them, and as the object is large.
+/// Shares of a used part, and of several arrays, follow the size of the team and of the object.
 #[test]
 fn parts_and_tiles_are_dealt_to_any_team() {
     let compiled = Compiled::new();
@@ -670,7 +671,7 @@ fn objects_of_a_call_site_are_dealt_in_shares_of_as_many_as_there_are() {
     assert_eq!(homes(6, 6), [0, 0, 1, 1, 2, 2]);
     assert_eq!(homes(9, 9), [0, 0, 0, 1, 1, 1, 2, 2, 2]);
     assert_eq!(homes(3, 3), [0, 1, 2]);
-    // Those that come later have the places that were planned, and the last share beyond.
+    // Later objects have the planned places; those beyond the plan's number are in the last share.
     assert_eq!(homes(0, 8), [0, 0, 1, 1, 2, 2, 2, 2]);
     assert_eq!(homes(3, 8), [0, 1, 2, 1, 2, 2, 2, 2]);
     let error = by_hand("heap>=1M=object-blocks:6", &[], 4)
@@ -679,7 +680,7 @@ fn objects_of_a_call_site_are_dealt_in_shares_of_as_many_as_there_are() {
     assert!(error.contains("call site"), "{error}");
 }
 
-/// As a main thread that works beside the threads that it created: it comes first.
+/// The teams are joined as for a main thread that works beside the threads it created: the main thread comes first.
 #[test]
 fn joined_teams_have_the_threads_of_each() {
     let compiled = Compiled::new();
@@ -715,12 +716,12 @@ fn joined_teams_have_the_threads_of_each() {
     };
     let blocks = of("block@main+worker", &[0, 1, 2]).expect("teams of the plan");
     assert_eq!(blocks, [3, 3, 0, 0, 1, 1, 2, 2]);
-    // The period of four threads' pages stays with two of them.
+    // The period of four threads' pages stays with two threads.
     let cyclic = of("block-cyclic:4K@main+worker", &[0]).expect("teams of the plan");
     assert_eq!(cyclic, [3, 3, 0, 0, 3, 3, 0, 0]);
     let error = of("block@main+nobody", &[0]).unwrap_err().to_string();
     assert!(error.contains("main+nobody"), "{error}");
-    // The last thread has the first share.
+    // With `:reversed`, the last thread has the first share.
     let blocks = of("block@main+worker:reversed", &[0, 1, 2]).expect("teams of the plan");
     assert_eq!(blocks, [2, 2, 1, 1, 0, 0, 3, 3]);
     let blocks = of("block@:reversed", &[0, 1]).expect("the first team");
@@ -778,7 +779,7 @@ fn page_runs_fit_their_size_and_are_scaled_otherwise() {
         (doubled, true)
     );
     assert_eq!(nodes(&at(4 * PAGE)), [1, 0, 0, 0]);
-    // The symbol has 256 pages now: every page of the plan became 32.
+    // The symbol has 256 pages now: each page of the plan became 32 pages.
     let seen = Seen::Static {
         module: identity(&image),
         offset: cvar.offset,
@@ -869,7 +870,7 @@ fn a_rebuilt_program_is_recognised_by_function_line_and_size_class() {
             compact.warnings
         );
     }
-    // Lines that shifted: the function alone will do where no other decision is of the same name.
+    // The lines shifted: the function alone identifies the call site if no other decision has the same name.
     let mut shifted = plan.clone();
     shifted.decisions.truncate(2);
     let Subject::CallSite { frames, .. } = &mut shifted.decisions[1].subject else {
@@ -881,7 +882,7 @@ fn a_rebuilt_program_is_recognised_by_function_line_and_size_class() {
         .evaluate(identity(&new), None, &heap(&new, told["first"]), 1 << 20)
         .expect("by function");
     assert!(first.is_weak && first.number == 1);
-    // A function that went away leaves its decision out; when nothing is left, that is an error.
+    // A decision about a removed function is left out; if no decision is left, that is an error.
     let renamed = compiled.image("prog", &["-DRENAMED"]);
     let (_, compact, renamed) = translated(&plan, renamed, 4);
     assert!(

@@ -1,4 +1,4 @@
-//! What changes when a function is first executed.
+//! Changes when a function is first executed.
 
 use nearpage_plan::Phase;
 use nearpage_wire::compact_plan::{NONE, PHASES_MAX};
@@ -6,7 +6,7 @@ use nearpage_wire::compact_plan::{NONE, PHASES_MAX};
 use super::*;
 use crate::reference::PinAt;
 
-/// A phase of the program that begins with `grow`, as it is in this build.
+/// A phase of the program that begins with `grow`, at its address in this build.
 fn phase(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Phase {
     let program = &image.program;
     let symbol = program.functions("grow")[0];
@@ -73,7 +73,7 @@ fn a_phase_has_rules_of_its_own() {
         (1, vec![0, 0, 1, 1, 2, 2, 3, 3])
     );
 
-    // A rule by hand holds in every phase; unmatched memory has no objects.
+    // A rule written by hand holds in every phase; unmatched memory has no objects.
     let rules = ["heap>=1M=node:2", "rest=node:1"];
     let (reference, compact) = at_phases(&plan, &rules, LatePlacement::Once, &programs).unwrap();
     assert_eq!(compact.warnings, Vec::<String>::new());
@@ -104,7 +104,7 @@ fn parts_of_phases_that_are_not_carried_out_are_reported() {
     let (_, warnings, bytes) = said(&plan, LatePlacement::Never);
     assert!(warnings.contains("by touching"), "{warnings}");
     assert_eq!(bytes, alone.bytes);
-    // Simulated machines are told by the plan itself.
+    // Simulated machines take phases from the plan itself.
     let (_, warnings, bytes) = said(&plan, LatePlacement::AsPlanned);
     assert_eq!((warnings.as_str(), bytes), ("", alone.bytes.clone()));
 
@@ -149,7 +149,7 @@ fn threads_that_change_places_take_later_pages_along() {
     let image = &programs[0];
     let mut plan = plan_for(image, vec![(any_heap(), "node:3")]);
     assert!(!plan.names_threads());
-    // Others stay, and where no thread moves pages follow those that did before.
+    // The other team stays. In a phase that moves no thread, pages follow the threads that moved before.
     let server = Team {
         name: "server".to_owned(),
         threads: 4,
@@ -193,12 +193,12 @@ fn threads_that_change_places_take_later_pages_along() {
     assert_eq!((phases[0].rules.len(), phases[1].pins.len()), (0, 0));
     let then = reference.evaluate_phase(&phases[1], &heap(image, 0x1000), 4 * PAGE);
     assert_eq!(nodes(&then.unwrap()), [1, 2, 3, 0]);
-    // Pages that cannot move do not keep threads from moving.
+    // Threads move even if pages cannot.
     let (phases, compact) = translated(&plan, 4, Pinning::Teams, LatePlacement::Never);
     assert_eq!((phases.len(), phases[0].pins.len()), (1, 8));
     assert!(compact.warnings.concat().contains("by touching"));
 
-    // Where they stay, so do pages.
+    // If the threads stay, pages stay, too.
     for (threads, pinning, stayed, why) in [
         (4, Pinning::None, vec![0, 1, 2, 3], "they are not pinned"),
         (
@@ -221,7 +221,7 @@ fn threads_that_change_places_take_later_pages_along() {
         assert_eq!(nodes(&then.unwrap()), stayed);
     }
 
-    // Written by hand, without the runtime's start routine: in order of creation.
+    // Written by hand, without the runtime's start routine: threads are pinned in order of creation.
     plan.teams.truncate(1);
     plan.teams[0].module.clear();
     plan.teams[0].build_id.clear();
@@ -261,7 +261,7 @@ fn the_function_is_found_again_in_another_build() {
     let (found, _, said) = offset(&plan, &renamed);
     assert_eq!(found, None);
     assert!(said.contains("there is no such function in prog"), "{said}");
-    // Written by hand: by name, in the program where nothing else is said.
+    // Written by hand: the function is looked up by name, in the program if no module is given.
     let phase = &mut plan.phases[0];
     (phase.build_id, phase.module) = (String::new(), String::new());
     (phase.offset, phase.size_bytes) = (0, 0);

@@ -1,5 +1,5 @@
-//! A plain reading of the compact form, written from its specification alone: which rule takes an
-//! object, and the node of each of its pages. Objects begin at a page boundary here.
+//! A plain reader of the compact form, written from its specification alone: it says which rule takes an object, and on
+//! which node each of its pages is. Objects begin at a page boundary here.
 
 use nearpage_plan::{Allocation, Compact, Evaluated, ModuleName, Origin};
 use nearpage_wire::compact_plan::{MAGIC, NONE, placement, subject};
@@ -13,10 +13,10 @@ pub struct Reference {
     pub page_bytes: u64,
 }
 
-/// A module by build-id and name.
+/// Build-id and name of a module.
 pub type Module<'a> = (&'a str, &'a str);
 
-/// What the library sees of an object.
+/// An object as the library sees it.
 #[derive(Clone)]
 pub enum Seen<'a> {
     Static {
@@ -31,7 +31,7 @@ pub enum Seen<'a> {
     Mapping,
 }
 
-/// A phase, where its rules are in the file, and its pins.
+/// A phase, with the offsets of its rules in the file, and its pins.
 #[derive(Debug, PartialEq)]
 pub struct PhaseAt {
     pub module: u32,
@@ -43,8 +43,8 @@ pub struct PhaseAt {
 /// A pin: module, address in its file, index, CPU.
 pub type PinAt = (u32, u64, u32, u32);
 
-/// Which rule took an object, whether by its second key, and where its pages go (none: first touch,
-/// or anywhere of an interleave).
+/// The rule that took an object, whether by its second key, and where its pages go (none: first touch, or any node of
+/// an interleave).
 #[derive(Debug, PartialEq)]
 pub struct Verdict {
     pub number: u32,
@@ -87,7 +87,6 @@ impl Reference {
         reference
     }
 
-    /// The flags of each rule.
     pub fn flags(&self) -> Vec<u32> {
         let rules = 0..self.tables[RULES].1 as u32;
         rules
@@ -95,7 +94,7 @@ impl Reference {
             .collect()
     }
 
-    /// What each rule recognises.
+    /// Kind of subject of each rule.
     pub fn subjects(&self) -> Vec<u32> {
         let rules = 0..self.tables[RULES].1 as u32;
         rules
@@ -111,7 +110,7 @@ impl Reference {
         u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("8"))
     }
 
-    /// Where entry `index` of a table is.
+    /// Offset of entry `index` of a table.
     fn entry(&self, table: usize, index: u32) -> usize {
         let (offset, count) = self.tables[table];
         assert!(
@@ -121,7 +120,7 @@ impl Reference {
         offset + index as usize * ENTRY[table]
     }
 
-    /// Entries of a part `[first, count]` that stands at `at`.
+    /// Offsets of the entries of a part `[first, count]`, which is stored at `at`.
     fn part(&self, table: usize, at: usize) -> Vec<usize> {
         let (first, count) = (self.u32(at), self.u32(at + 4));
         (first..first + count)
@@ -191,7 +190,7 @@ impl Reference {
         phases.into_iter().map(phase).collect()
     }
 
-    /// Is the plan's module `index` this one?
+    /// True if the plan's module `index` is this module.
     pub fn names_module(&self, index: u32, module: Module<'_>) -> bool {
         self.is_module(index, module)
     }
@@ -258,7 +257,7 @@ impl Reference {
             Seen::Heap { thread, order, .. } => (Origin::Heap(allocation(thread)), order),
             Seen::Mapping => (Origin::Mapping(allocation(0)), 0),
         };
-        // Those before it, of which it is number `order`.
+        // Objects of the same call site that are allocated before.
         for _ in 0..order {
             process.place(&origin, ADDRESS, size);
         }
@@ -284,7 +283,7 @@ impl Reference {
             let node = placed.and_then(|pages| pages.node(address, self.page_bytes));
             let node = node.map(|node| u32::from(node.0));
             match (node, expected) {
-                // An end of less than half a page is a neighbour's.
+                // An end of less than half a page belongs to the neighbour.
                 (None, Some(_)) => assert!(size - number * self.page_bytes <= self.page_bytes / 2),
                 (Some(node), None) => assert!(verdict.interleaved.contains(&node)),
                 (node, expected) => assert_eq!(node, *expected, "page {number}"),
@@ -347,7 +346,7 @@ impl Reference {
             .flat_map(|at| vec![self.u32(at); self.u32(at + 4) as usize])
             .collect();
         let node = |page: u64| {
-            // A page goes with whatever has its middle.
+            // A page goes to the node that has its middle.
             let middle = page * self.page_bytes + self.page_bytes / 2;
             let count = nodes.len() as u64;
             match self.u32(rule + 4) {
@@ -363,7 +362,7 @@ impl Reference {
                         middle % block_bytes * columns / block_bytes,
                     );
                     let (rows, shares) = (size.div_ceil(block_bytes), count / columns);
-                    // The last share that begins with this row or one before it.
+                    // The last share that begins with this row or an earlier one.
                     let share = (0..shares).rev().find(|share| rows * share / shares <= row);
                     Some(nodes[(share.unwrap_or(0) * columns + column) as usize])
                 }

@@ -1,4 +1,4 @@
-//! The decision about unmatched memory.
+//! Decisions about unmatched memory.
 
 use nearpage_machine::{Device, DeviceKind, Machine, NodeId};
 use nearpage_plan::ModuleName;

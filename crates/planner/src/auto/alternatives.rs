@@ -1,4 +1,4 @@
-//! Objects with their choices, and selections of them.
+//! Objects with their choices, and selections of choices.
 
 use nearpage_amount::percent;
 use nearpage_attribution::ObjectGroup;
@@ -16,7 +16,7 @@ use crate::group::worth_deciding;
 use crate::parameters::{Parameters, Policy};
 use crate::subject;
 
-/// A choice for each object, by number; 0 leaves it alone.
+/// A choice for each object, by number; 0 leaves the object alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selection(Vec<usize>);
 
@@ -26,7 +26,7 @@ impl Selection {
         self.0[object]
     }
 
-    /// The same but for one object.
+    /// The same selection with another choice for one object.
     pub fn with(&self, object: usize, choice: usize) -> Self {
         let mut other = self.clone();
         other.0[object] = choice;
@@ -34,23 +34,23 @@ impl Selection {
     }
 }
 
-/// Objects worth deciding about, by cost, then unmatched memory, and what may be done with each.
+/// Objects worth deciding about, by cost, then unmatched memory; each with its choices.
 pub struct Alternatives<'a> {
     plan: Plan,
     pub(crate) objects: Vec<Object>,
-    /// [`Parameters::runtime_scale`], which samples of the parallel part stand for more accesses by.
+    /// [`Parameters::runtime_scale`], by which samples of the parallel part stand for more accesses.
     runtime_scale: f64,
-    /// Which of them is unmatched memory.
+    /// Position of unmatched memory among the objects.
     rest: Option<usize>,
-    /// Which of them is the heap that `brk` extends.
+    /// Position of the heap that `brk` extends among the objects.
     heap: Option<usize>,
-    /// Decisions that leave objects to first touch whatever is chosen, and whether they are from the heap.
+    /// Decisions that leave objects to first touch whatever is chosen, and whether the objects are on the heap.
     left: Vec<(Decision, bool)>,
     machine: &'a nearpage_machine::Machine,
 }
 
 impl<'a> Alternatives<'a> {
-    /// For a judge of such margins; one that goes by samples does not know in what order accesses were made.
+    /// Alternatives for a judge with these margins; a judge by samples does not know in which order accesses were made.
     pub(crate) fn new(
         context: &Context<'a>,
         input: &Input<'a>,
@@ -62,11 +62,11 @@ impl<'a> Alternatives<'a> {
         let mut heap = None;
         let mut left_alone = Vec::new();
         let mut others = Vec::new();
-        // Where the machine knows no latencies, those that its time is modelled with.
+        // Latencies with which the machine's time is modelled; weights if it cannot be modelled.
         let timing = input.machine.timing();
         let latency_ns =
             timing.map_or_else(|_| context.weights.clone(), |timing| timing.latency_ns);
-        // An object has to save so much by itself; what samples of it say is uncertain by more than that.
+        // Least share of the time that an object has to save. Samples have no such bound: their uncertainty is greater.
         let least_saved = match of_samples {
             true => 0.0,
             false => margins.object,
@@ -77,7 +77,7 @@ impl<'a> Alternatives<'a> {
         };
         for (position, group) in input.attribution.objects.iter().enumerate() {
             let subject = subject::subject(context.tables, group).filter(|_| is_worth_it(group));
-            // A phase says nothing of what is of no object.
+            // A phase's accesses say nothing about memory that belongs to no object.
             let subject = subject.filter(|one| !parameters.of_phase || !one.is_brk_heap());
             let Some(subject) = subject else {
                 others.push((position, group));
@@ -101,7 +101,7 @@ impl<'a> Alternatives<'a> {
                 ObjectAlternatives::Nothing => {}
             }
         }
-        // What is too small for a place of its own is on the heap's pages.
+        // Heap objects too small for a place of their own lie on the heap's pages.
         if heap.is_some() {
             others.retain(|(_, group)| group.kind != ObjectKind::Heap);
         }
@@ -136,37 +136,37 @@ impl<'a> Alternatives<'a> {
         }
     }
 
-    /// Objects but for unmatched memory, the costliest first.
+    /// Objects except unmatched memory, the costliest first.
     pub fn costliest(&self) -> impl Iterator<Item = usize> {
         (0..self.objects.len()).filter(|&object| self.rest != Some(object))
     }
 
-    /// Which object is unmatched memory, where there is something to decide about it.
+    /// The object that is unmatched memory, if there is something to decide about it.
     pub fn rest(&self) -> Option<usize> {
         self.rest
     }
 
-    /// How many objects there are.
+    /// Number of objects.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
 
-    /// The machine that is decided for.
+    /// The machine that the plan is for.
     pub fn machine(&self) -> &'a nearpage_machine::Machine {
         self.machine
     }
 
-    /// How many choices there are for an object.
+    /// Number of choices for an object.
     pub fn choices(&self, object: usize) -> usize {
         self.objects[object].choices.len()
     }
 
-    /// How many of them, the first, differ in more than their [`nearpage_plan::Start`].
+    /// Number of choices that differ in more than their [`nearpage_plan::Start`]; they come first.
     pub fn at_once(&self, object: usize) -> usize {
         self.objects[object].at_once
     }
 
-    /// The same choice with each other [`nearpage_plan::Start`] that it may have.
+    /// Choices that differ from `choice` only in their [`nearpage_plan::Start`].
     pub fn later(&self, object: usize, choice: usize) -> impl Iterator<Item = usize> {
         let Object {
             choices, at_once, ..
@@ -176,7 +176,7 @@ impl<'a> Alternatives<'a> {
             .filter(move |&later| placements(&choices[later].decisions) == wanted)
     }
 
-    /// The choice of pages near who uses them next.
+    /// The choice that puts each page near the thread that uses it next.
     pub fn next_touch(&self, object: usize) -> Option<usize> {
         let choices = &self.objects[object].choices;
         choices
@@ -184,13 +184,13 @@ impl<'a> Alternatives<'a> {
             .position(|choice| choice.kind == Kind::NextTouch)
     }
 
-    /// All objects that can be near who uses them next.
+    /// The selection that puts pages near the threads that use them next, for all objects with that choice.
     pub fn all_next_touch(&self) -> Selection {
         let of = |object| self.next_touch(object).unwrap_or(0);
         self.without_rest(&Selection((0..self.objects.len()).map(of).collect()))
     }
 
-    /// The same with unmatched memory left alone.
+    /// The selection with unmatched memory left alone.
     fn without_rest(&self, selection: &Selection) -> Selection {
         match self.rest {
             Some(rest) => selection.with(rest, 0),
@@ -198,7 +198,7 @@ impl<'a> Alternatives<'a> {
         }
     }
 
-    /// Selections that treat unmatched memory and all objects by one rule, from each start that they may have.
+    /// Selections that treat unmatched memory and all objects by one rule, with each start that they may have.
     pub fn alike_with_rest(&self) -> Vec<Selection> {
         let Some(rest) = self.rest else {
             return Vec::new();
@@ -212,7 +212,7 @@ impl<'a> Alternatives<'a> {
         selections
     }
 
-    /// For each other [`nearpage_plan::Start`], a selection with all that may have it.
+    /// For each later [`nearpage_plan::Start`], the selection in which all objects that may have that start have it.
     pub fn all_later(&self, selection: &Selection) -> impl Iterator<Item = Selection> {
         STARTS_LATER.into_iter().map(|start| {
             let begins = |object: usize, choice: usize| {
@@ -227,33 +227,33 @@ impl<'a> Alternatives<'a> {
         })
     }
 
-    /// What a selection would become with an input of another size.
+    /// The selection as it would be with an input of another size.
     pub fn resized(&self, selection: &Selection) -> Selection {
         let of = |(object, &choice): (&Object, &usize)| object.resized[choice];
         Selection(self.objects.iter().zip(&selection.0).map(of).collect())
     }
 
-    /// Is an object the heap that `brk` extends?
+    /// True if an object is the heap that `brk` extends.
     pub fn is_brk_heap(&self, object: usize) -> bool {
         self.heap == Some(object)
     }
 
-    /// Would a choice for an object become another with an input of another size?
+    /// True if a choice for an object would become another choice with an input of another size.
     pub fn has_size(&self, object: usize, choice: usize) -> bool {
         self.objects[object].resized[choice] != choice
     }
 
-    /// Share of an object's accesses that a choice makes local, where that is known.
+    /// Share of an object's accesses that a choice makes local, if known.
     pub(super) fn local_share(&self, object: usize, choice: usize) -> Option<f64> {
         self.objects[object].choices[choice].local_share
     }
 
-    /// What an object's structure speaks for.
+    /// The choice that an object's structure speaks for.
     pub(super) fn preference(&self, object: usize) -> Option<Preference> {
         self.objects[object].preference
     }
 
-    /// Of a selection's placements, those that their objects' structures speak for, on one of some grounds.
+    /// The selection without choices that their objects' structures do not speak for on one of these grounds.
     pub(super) fn only(&self, selection: &Selection, grounds: &[Ground]) -> Selection {
         let is_kept = |object: usize| {
             let preference = self.preference(object);
@@ -268,19 +268,19 @@ impl<'a> Alternatives<'a> {
         Selection((0..self.objects.len()).map(of).collect())
     }
 
-    /// What the structure of each object speaks for.
+    /// The selection that the structures of all objects speak for.
     pub(super) fn preferred(&self) -> Selection {
         let of = |object: &Object| object.preference.map_or(0, |one| one.choice);
         Selection(self.objects.iter().map(of).collect())
     }
 
-    /// Is a choice by a pattern, which its samples are enough for, or to leave the object alone?
+    /// True for choices by a pattern with enough samples, and for leaving the object alone.
     pub(super) fn is_by_pattern(&self, object: usize, choice: usize) -> bool {
         let choice = &self.objects[object].choices[choice];
         matches!(choice.kind, Kind::Left | Kind::Pattern | Kind::Segments)
     }
 
-    /// Decisions about an object.
+    /// Decisions of a choice for an object.
     pub(crate) fn decisions(&self, object: usize, choice: usize) -> &[Decision] {
         &self.objects[object].choices[choice].decisions
     }
@@ -290,14 +290,14 @@ impl<'a> Alternatives<'a> {
         self.runtime_scale * self.objects[object].choices[choice].error_ns
     }
 
-    /// Two standard errors of whatever is saved by an object's accesses, queues included, as a share of it: it
-    /// grows with their number, which is a count of samples. How much is saved is as uncertain as that; that anything is, is
-    /// not, so that the share has a limit.
+    /// Two standard errors of an object's saving, queues included, as a share of the saving. The saving is as uncertain
+    /// as the number of the object's samples, with which it grows. The share has a limit, as it is less uncertain that
+    /// there is a saving at all.
     pub fn sampling_error(&self, object: usize) -> f64 {
         (2.0 / self.objects[object].samples.max(1.0).sqrt()).min(SAVING_ERROR_MAX)
     }
 
-    /// What the choices of a selection owe to chance: they were made by what they are judged by.
+    /// Saving of a selection that is expected by chance: the same samples choose and judge.
     pub fn chance_ns(&self, selection: &Selection) -> f64 {
         let objects = self.objects.iter().enumerate();
         let sum: f64 = objects
@@ -306,7 +306,7 @@ impl<'a> Alternatives<'a> {
         self.runtime_scale * sum
     }
 
-    /// What the choices of a selection make slower, in nanoseconds of the program's time.
+    /// Time of accesses that a selection makes slower, in nanoseconds of the program's time.
     pub fn slower_ns(&self, selection: &Selection) -> f64 {
         let objects = self.objects.iter().zip(&selection.0);
         objects
@@ -314,13 +314,12 @@ impl<'a> Alternatives<'a> {
             .sum()
     }
 
-    /// Everything is left alone.
+    /// The selection that leaves everything alone.
     pub fn nothing(&self) -> Selection {
         Selection(vec![0; self.objects.len()])
     }
 
-    /// Selections that treat all objects by one rule, as far as it says something about them, and leave the
-    /// rest alone.
+    /// Selections that treat all objects by one rule, as far as it applies to them, and leave unmatched memory alone.
     pub fn alike(&self) -> impl Iterator<Item = Selection> {
         KINDS
             .into_iter()
@@ -336,9 +335,9 @@ impl<'a> Alternatives<'a> {
         Selection(choices.collect())
     }
 
-    /// The plan of a selection; `worth` has the share of the time that the decision about an object
-    /// saves, where it is known. Where unmatched memory is placed, what is left to first touch is so by a decision, and where
-    /// the heap is, what is left of the objects in it.
+    /// The plan of a selection; `worth` gives the share of the time that the decision about an object saves, if known.
+    /// If unmatched memory is placed, decisions keep the other objects at first touch; if the heap is placed, the other
+    /// objects on it.
     pub fn plan(&self, selection: &Selection, worth: impl Fn(usize) -> Option<f64>) -> Plan {
         let mut decisions = Vec::new();
         let is_placed = |object: usize| selection.choice(object) != 0;
@@ -369,8 +368,8 @@ impl<'a> Alternatives<'a> {
     }
 }
 
-/// Most of what an object's decision saves that may be chance: more would have objects left alone for a few samples that stand
-/// for thousands, however many others say whose their pages are.
+/// Limit of [`Alternatives::sampling_error`]. With a greater limit, objects would be left alone for a few samples that
+/// stand for thousands, however many other samples say whose their pages are.
 const SAVING_ERROR_MAX: f64 = 0.5;
 
 /// Rules that may treat all objects alike.

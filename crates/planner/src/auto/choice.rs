@@ -130,7 +130,8 @@ pub(super) fn copies_of_code(
     choices
 }
 
-/// Pages that other nodes use than the one of their first touch, with the cost of that; the costliest first.
+/// Pages that are used by other nodes than the node of their first touch, with the cost of these accesses; the
+/// costliest first.
 fn pages_by_cost(
     context: &Context,
     group: &ObjectGroup,
@@ -196,7 +197,7 @@ pub(super) fn choices(
     };
     let by = |policy| decide_group(policy, context, group, subject, parameters);
     let by_object = by(Policy::Object);
-    // Pages without a pattern are placed one by one.
+    // Pages without a pattern are placed one by one, which takes more samples.
     let is_by_rule = |one: &Decision| matches!(one.placement, Placement::Parts { .. });
     if group.pattern != Pattern::Mixed
         || samples >= parameters.page_samples_min * pages as f64
@@ -234,7 +235,7 @@ pub(super) fn choices(
     choices
 }
 
-/// How many numbers of a decision were fitted to the samples: its saving by chance depends on that.
+/// Number of values in a decision that were fitted to the samples: the saving by chance depends on it.
 fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -> usize {
     let runs = match &decision.placement {
         Placement::Runs(runs) => runs,
@@ -251,7 +252,7 @@ fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -
     }
 }
 
-/// Choices that treat all objects alike, except for copies, with the rules in words.
+/// Choices, except copies, that place all objects of a group together, with the rules in words.
 fn together_choices(
     context: &Context,
     group: &ObjectGroup,
@@ -298,8 +299,7 @@ pub(super) fn placements(decisions: &[Decision]) -> Vec<(&Subject, &Placement)> 
         .collect()
 }
 
-/// Each page near the thread that is the first to use it when a second one runs, for objects that one thread
-/// fills before.
+/// Each page near the thread that uses it first when a second thread runs, for objects that one thread fills before.
 pub(super) fn next_touch(
     context: &Context,
     group: &ObjectGroup,
@@ -320,7 +320,7 @@ pub(super) fn next_touch(
     })
 }
 
-/// Each page near the thread that is the next to use it, in a phase.
+/// Each page near the thread that uses it next, in a phase.
 pub(super) fn next_use(context: &Context, group: &ObjectGroup, subject: &Subject) -> Choice {
     let rule = "each page near the thread that uses it next";
     let place = Placement::FirstTouch;
@@ -424,8 +424,8 @@ fn weight_of_chance(kind: Kind, group: &ObjectGroup, samples: f64) -> f64 {
     }
 }
 
-/// The program's time that can be saved at most by placing well the accesses of a sample with this weight, which are
-/// on the farthest node.
+/// Most of the program's time that can be saved by placing the accesses of a sample with this weight near their thread,
+/// if they are on the farthest node now.
 fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup, weight: f64) -> f64 {
     let threads = group.threads.len().max(1) as f64;
     weight * super::model::misses_an_access(latency_ns, group) * range_ns(latency_ns) / threads
@@ -437,7 +437,7 @@ fn range_ns(latency_ns: &[Vec<f64>]) -> f64 {
     most - least
 }
 
-/// Latencies of the nearest and the farthest memory.
+/// Latencies of the nearest and of the farthest memory.
 pub(super) fn least_and_most_ns(latency_ns: &[Vec<f64>]) -> [f64; 2] {
     let latencies = latency_ns.iter().flatten().copied();
     let most = latencies.clone().fold(0.0, f64::max);

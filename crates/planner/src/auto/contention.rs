@@ -1,14 +1,13 @@
-//! How long threads take whose accesses go to so many nodes: the machine's controllers, directories
-//! and links as queues that all of them share.
+//! Time that threads take for accesses to nodes: the machine's controllers, directories and links are queues that all
+//! threads share.
 //!
-//! A phase of threads that run side by side takes as long as the slowest of them. A thread takes its
-//! computation and, for each miss, the unloaded latency and the longest of its waits on the way. With
-//! a time `T`, a station that serves requests of other threads in `s` each is busy with them for Σ s, and a request
-//! waits Σ s² ÷ 2 (T − Σ s) there (Pollaczek and Khinchine; that a request meets what others have under way is the
-//! arrival theorem of closed queues), but never longer than the longest request of each other thread takes, since each
-//! waits for its own. Waits shrink as `T` grows: there is one
-//! `T` at which what threads take is what was assumed, and bisection finds it. No phase is shorter
-//! than its busiest station.
+//! A phase of threads that run side by side takes as long as the slowest thread. A thread takes its computation and,
+//! for each miss, the unloaded latency and the longest wait on the way. In a time `T`, a station that serves requests
+//! of other threads in `s` each is busy with them for Σ s. A request waits there for Σ s² ÷ 2 (T − Σ s) (Pollaczek and
+//! Khinchine; by the arrival theorem of closed queues a request meets those that other threads have under way). It
+//! never waits longer than the longest request of each other thread takes, since each thread waits for its own request.
+//! Waits shrink as `T` grows, so there is one `T` at which threads take the assumed time. Bisection finds it. No phase
+//! is shorter than its busiest station.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +20,12 @@ use crate::effect::{Access, Count, Part};
 /// Accesses of threads by the node of the memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Demand {
-    /// By thread: position of its node, accesses to each node's memory.
+    /// By [`Part`] and thread: position of the thread's node, and accesses to each node's memory.
     threads: [BTreeMap<ThreadIndex, (usize, Vec<f64>)>; 2],
 }
 
 impl Demand {
-    /// Adds another, scaled.
+    /// Adds another demand, scaled.
     pub fn add_scaled(&mut self, other: &Self, factor: f64) {
         for (own, other) in self.threads.iter_mut().zip(&other.threads) {
             for (&thread, (reader, counts)) in other {
@@ -49,31 +48,31 @@ impl Count for Demand {
     }
 }
 
-/// How long threads take, initialisation and use one after the other.
+/// Times of threads, initialisation plus use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Time {
-    /// The slowest thread: the program's time where the others wait for it at the end alone.
+    /// Time of the slowest thread: the program's time if the others wait for it only at the end.
     pub slowest_ns: f64,
-    /// All threads' mean: what the program's time goes by where they wait for each other step by step,
-    /// each time for another one.
+    /// Mean time of all threads: the program's time follows it if threads wait for each other step by step, each time
+    /// for another thread.
     pub mean_ns: f64,
 }
 
 /// A machine's queues and latencies.
 pub(crate) struct Contention {
     latency_ns: Vec<Vec<f64>>,
-    /// Stations on the way of a request and how long each is busy with it, `[CPU's node][memory's node]`.
+    /// Stations on the way of a request, and the time that each is busy with it, `[CPU's node][memory's node]`.
     ways: Vec<Vec<Vec<(usize, f64)>>>,
-    /// The longest that each station is busy with a request.
+    /// Longest time that each station is busy with a request.
     longest_ns: Vec<f64>,
 }
 
-/// What a station does for requests.
+/// Work of a station.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
-    /// Sum of the times that it is busy with each.
+    /// Sum of the times for which requests keep it busy.
     busy_ns: f64,
-    /// Sum of the squares of these.
+    /// Sum of the squares of these times.
     squares_ns2: f64,
 }
 
@@ -86,7 +85,7 @@ impl std::iter::Sum for Load {
     }
 }
 
-/// Bisection halves an interval so often: to a millionth of it.
+/// Halvings of the interval by bisection: to a millionth.
 const HALVINGS: usize = 20;
 
 impl Contention {
@@ -94,7 +93,7 @@ impl Contention {
         let nodes = machine.nodes.len();
         let line_ns = |bandwidth: f64| f64::from(timing.line_bytes) / bandwidth * 1e9;
         let controller = timing.memory_bandwidth_bytes_per_s.map_or(0.0, line_ns);
-        // Controllers, directories, links.
+        // Stations have numbers in this order: controllers, directories, links.
         let way = |cpu: usize, memory: usize| {
             let mut way = vec![(memory, controller), (nodes + cpu, timing.directory_ns)];
             if cpu != memory {
@@ -140,8 +139,8 @@ impl Contention {
         &self.latency_ns
     }
 
-    /// Time that a demand takes, its initialisation before all else; `compute_ns` of each thread in
-    /// the second phase, which is `runtime_scale` times as long as that.
+    /// Time of a demand: the initialisation, then the use, which lasts `runtime_scale` times as long as recorded.
+    /// `compute_ns`: computation of each thread during the use.
     pub fn time_ns(
         &self,
         demand: &Demand,
@@ -162,7 +161,7 @@ impl Contention {
         threads: &BTreeMap<ThreadIndex, (usize, Vec<f64>)>,
         compute_ns: impl Fn(ThreadIndex) -> f64,
     ) -> Time {
-        // By thread, then for all: what each station does for them.
+        // Load of each station, by thread and in total.
         let load_of = |(reader, counts): &(usize, Vec<f64>)| {
             let mut loads = vec![Load::default(); self.longest_ns.len()];
             for (memory, count) in counts.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! How far what one input shows holds for another.
+//! How far a placement that was found with one input holds for another.
 //!
-//! An input of another size changes where in an object its accesses go, and how much there is of each of the
-//! program's parts. A recording shows neither; what a placement would come to, it does show:
+//! An input of another size changes where in an object accesses go, and how long each part of the program takes. A
+//! recording shows neither. It does show the effect of placements:
 //!
-//! - A placement that has a size, page runs and block-cyclic, is right in another size only if the pattern
-//!   changes as the plan's translation takes it to: in proportion to an object from the heap, and not at all
-//!   in one that is as large whatever the input, or in blocks. [`resized`] is the placement if that is wrong.
-//! - A placement makes some accesses faster and others slower: mostly the team's, and those of the thread
-//!   that fills the object or goes through all of it at the end. What is saved is the difference of the two,
-//!   and inputs differ in how much there is of each ([`slower_ns`]).
+//! - A placement that has a size (page runs, block-cyclic) fits another size only if the pattern changes as the plan's
+//!   translation assumes: in proportion to an object from the heap, and not at all for blocks, or for objects whose
+//!   size does not depend on the input. [`resized`] is the placement if this assumption is wrong.
+//! - A placement makes some accesses faster, mostly the team's, and others slower, mostly those of the thread that
+//!   fills the object or goes through all of it at the end. The saving is the difference of the two, and inputs differ
+//!   in how much there is of each ([`slower_ns`]).
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ use crate::context::{Context, main_user};
 use crate::holder::{Holder, Layout, of_instance};
 use crate::placed_accesses::assumed_toucher;
 
-/// Another input is taken to be half as large again: 3 ÷ 2.
+/// Another input is assumed to be half as large again: 3 ÷ 2.
 const LARGER: (u64, u64) = (3, 2);
 
-/// What a choice would come to if the object's accesses kept to their pages where a plan scales its runs with
-/// the object, and spread where a plan keeps the pages or the block: the placement that meets the accesses as
-/// they were recorded. None: it has no size.
+/// The choice as it fits the recorded accesses if translation to another size is wrong: accesses keep to their pages
+/// where a plan scales its runs with the object, and spread where a plan keeps the pages or the block. None if the
+/// placement has no size.
 pub(super) fn resized(context: &Context, group: &ObjectGroup, choice: &Choice) -> Option<Choice> {
     let [decision] = choice.decisions.as_slice() else {
         return None;
@@ -77,7 +77,7 @@ fn shares(context: &Context, group: &ObjectGroup, team: &str) -> Option<Vec<Page
     threads.iter().enumerate().map(share).collect()
 }
 
-/// Runs that begin `times` ÷ `parts` as far into the same pages; the last one goes to their end.
+/// Runs that begin `times` ÷ `parts` as far into the same pages; the last run goes to the end of the pages.
 fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
     let end = runs.last().map(|run| run.first_page + run.pages)?;
     let mut scaled: Vec<PageRun> = Vec::new();
@@ -86,7 +86,7 @@ fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
         if first_page >= end {
             break;
         }
-        // Of what falls on one page, the last.
+        // Of several runs that begin on one page, the last counts.
         if scaled
             .last()
             .is_some_and(|before| before.first_page == first_page)
@@ -105,7 +105,7 @@ fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
     Some(scaled)
 }
 
-/// What a decision about an object makes slower ([`Changed::slower_ns`]).
+/// Time of accesses that a decision about an object makes slower ([`Changed::slower_ns`]).
 pub(super) fn slower_ns(
     context: &Context,
     group: &ObjectGroup,
@@ -116,11 +116,11 @@ pub(super) fn slower_ns(
     let [decision] = decisions else {
         return 0.0;
     };
-    // It takes nothing from a thread that is alone before and after.
+    // A thread that is alone before and after loses nothing.
     if decision.start == Start::Parallel {
         return 0.0;
     }
-    // It relieves queues, which unloaded latencies do not show, and has no share or size of one input.
+    // Even interleaving relieves queues, which unloaded latencies do not show, and fits inputs of all sizes.
     if let Placement::Interleave { nodes } = &decision.placement
         && nodes.windows(2).all(|pair| pair[0].1 == pair[1].1)
     {
@@ -129,23 +129,22 @@ pub(super) fn slower_ns(
     changed(context, group, decision, latency_ns, runtime_scale).slower_ns()
 }
 
-/// What a decision about an object changes, in nanoseconds of the time of a program that uses it for some times as long as
-/// recorded, unloaded.
+/// Changes by a decision about an object, in nanoseconds of the program's time, with unloaded latencies.
 pub(super) struct Changed {
-    /// What its initialisation takes longer.
+    /// Time that initialisation takes longer.
     initialised_ns: f64,
-    /// By thread: what becomes slower, and what becomes quicker of its accesses.
+    /// By thread: time by which accesses become slower, and time by which others become quicker.
     threads: BTreeMap<ThreadIndex, [f64; 2]>,
 }
 
 impl Changed {
-    /// What becomes slower for the thread that it costs most, initialisation and use one after the other.
+    /// Time that initialisation takes longer, plus slower accesses of the thread with most of them.
     fn slower_ns(&self) -> f64 {
         let slower = self.threads.values().map(|thread| thread[0]);
         self.initialised_ns + slower.fold(0.0, f64::max)
     }
 
-    /// What the thread loses that loses most, as a part of what threads gain on the average; infinite where that is nothing.
+    /// Net loss of the thread that loses most, as a part of the threads' mean gain; infinite without a gain.
     pub fn lost_part(&self) -> f64 {
         let lost = self
             .threads
@@ -161,8 +160,8 @@ impl Changed {
     }
 }
 
-/// What a decision about an object changes in a program that uses it for `runtime_scale` times as long. What is left to who uses
-/// it next is taken to be with who uses it most.
+/// Changes by a decision about an object that is used for `runtime_scale` times as long as recorded. Pages that are
+/// left to the thread that uses them next are assumed to be near their main user.
 pub(super) fn changed(
     context: &Context,
     group: &ObjectGroup,
@@ -170,7 +169,7 @@ pub(super) fn changed(
     latency_ns: &[Vec<f64>],
     runtime_scale: f64,
 ) -> Changed {
-    // Of one access by a thread to what was near one thread, and is elsewhere.
+    // Change of one access by a thread to memory that was near one thread, and is elsewhere.
     let change_ns = |thread: ThreadIndex, before: Option<ThreadIndex>, after: Option<Holder>| {
         let reader = context.node_position(thread);
         let (Some(reader), Some(before), Some(after)) = (reader, before, after) else {
@@ -203,7 +202,7 @@ pub(super) fn changed(
                 one.thread,
                 one.accesses * change_ns(one.thread, before, after),
             );
-            // Which object was filled is not known: as much of each as is used of it.
+            // It is unknown which object was filled: each object gets a part in proportion to its use.
             let part = one.accesses / all.max(f64::MIN_POSITIVE);
             let filled = initialisation
                 .iter()
@@ -269,7 +268,7 @@ mod tests {
         assert_eq!(firsts(&larger), [(0, 6), (6, 6), (12, 4)]);
         let smaller = scaled(&four, 2, 3).expect("runs");
         assert_eq!(firsts(&smaller), [(0, 2), (2, 3), (5, 3), (8, 8)]);
-        // Two that fall on one page: the last.
+        // Of two runs that begin on one page, the last counts.
         let pages = scaled(&runs(&[0, 1, 2, 3]), 1, 2).expect("runs");
         assert_eq!(firsts(&pages), [(0, 1), (1, 2)]);
         assert_eq!(pages[0].owner, runs(&[0, 1, 2, 3])[1].owner);

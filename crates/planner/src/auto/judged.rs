@@ -1,12 +1,12 @@
-//! The search for the selection that a judge finds best: from rules that treat all objects alike, object by object, to what
-//! neither another size of input nor chance speaks against.
+//! The search for the selection that a judge finds best. It begins with rules that treat all objects alike, goes on
+//! object by object, and drops decisions that another size of input, or chance, speaks against.
 
 use super::Judge;
 use super::alternatives::{Alternatives, Selection};
 use super::margins::{least, trusted};
 use super::preference::{Ground, Preference};
 
-/// Times by selection: no selection is judged twice.
+/// Judged times by selection, so that no selection is judged twice.
 pub(super) struct Judged<'a, 'i, J> {
     pub judge: &'a mut J,
     pub alternatives: &'a Alternatives<'i>,
@@ -14,7 +14,7 @@ pub(super) struct Judged<'a, 'i, J> {
 }
 
 impl<J: Judge> Judged<'_, '_, J> {
-    /// Times, with what choices owe to chance added.
+    /// Times plus the savings that are expected by chance.
     pub fn times_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
         let times = self.judged_ns(selections)?;
         let by_chance = |selection| self.alternatives.chance_ns(selection);
@@ -26,15 +26,15 @@ impl<J: Judge> Judged<'_, '_, J> {
             .collect())
     }
 
-    /// The same with an input of another size, where that changes what the placements come to.
+    /// Times with an input of another size, where it changes the effect of placements.
     fn resized_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
         let resized = selections.iter().map(|one| self.alternatives.resized(one));
         let resized: Vec<Selection> = resized.collect();
         self.times_ns(&resized)
     }
 
-    /// Times, or those with an input of another size where they are longer; of selections that another one is
-    /// quicker than whatever these are, the times alone.
+    /// The longer of the times with the recorded input and with another size. Selections that are slower than another
+    /// one in any case have only the former.
     fn longest_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
         let mut times = self.times_ns(selections)?;
         if times.is_empty() {
@@ -52,9 +52,9 @@ impl<J: Judge> Judged<'_, '_, J> {
         Ok(times)
     }
 
-    /// Times of selections that differ in one object, which the first leaves alone; none of those that are not
-    /// to be trusted ([`super::Margins::resized`]). Where the heap's pages lie depends on all that is allocated: what has a
-    /// size there is compared with what has none, too.
+    /// Times of selections that differ in one object, which the first selection leaves alone; infinite for selections
+    /// that are not trusted ([`super::Margins::resized`]). The addresses of the heap's pages depend on all allocations.
+    /// So choices for the heap that have a size are also compared with choices without a size.
     fn trusted_ns(
         &mut self,
         object: usize,
@@ -112,7 +112,7 @@ impl<J: Judge> Judged<'_, '_, J> {
             .collect())
     }
 
-    /// Takes objects one by one, until nothing changes.
+    /// Decides object by object, until nothing changes.
     pub fn one_by_one(
         &mut self,
         mut selection: Selection,
@@ -129,7 +129,8 @@ impl<J: Judge> Judged<'_, '_, J> {
                 let mut choices: Vec<usize> = (0..alternatives.at_once(object)).collect();
                 let all: Vec<Selection> = choices.iter().map(with).collect();
                 let times = self.trusted_ns(object, &all)?;
-                // The best may be better with another start, and so may what depends on starts alone.
+                // The best choice may be better with another start, and so may pages near their next users, which only
+                // differ by start.
                 let placed = 1 + least(&times[1..], 0.0);
                 let now = selection.choice(object);
                 choices.extend(alternatives.later(object, placed));
@@ -147,7 +148,7 @@ impl<J: Judge> Judged<'_, '_, J> {
                 if let Some((preference, chosen_ns)) = self.preferred_ns(object, &all, &times)? {
                     let error = alternatives.sampling_error_ns(object, choices[at]);
                     let margin = PREFERRED_MARGIN * times[0] + error;
-                    // What needs no time to be decided is better than nothing.
+                    // A preference that needs no time to be decided is better than leaving the object alone.
                     let keeps = chosen_ns <= times[at] + margin
                         || choices[at] == 0 && preference.ground != Ground::Local;
                     selection = all[if keeps { preference.choice } else { at }].clone();
@@ -174,8 +175,8 @@ impl<J: Judge> Judged<'_, '_, J> {
         Ok(selection)
     }
 
-    /// What an object's structure speaks for, where that is to be trusted, and its time; `all` are the selections with the object's
-    /// choices, the first of which leaves it alone.
+    /// The choice that an object's structure speaks for, and its time, if the choice is to be trusted. `all` are the
+    /// selections with the object's choices; the first selection leaves the object alone.
     fn preferred_ns(
         &mut self,
         object: usize,
@@ -185,7 +186,7 @@ impl<J: Judge> Judged<'_, '_, J> {
         let Some(preference) = self.alternatives.preference(object) else {
             return Ok(None);
         };
-        // The first are those of all choices at once.
+        // Choices that differ in more than their start come first in `all`.
         let chosen = &all[preference.choice];
         let time_ns = self.times_ns(std::slice::from_ref(chosen))?[0];
         let has_size = self.alternatives.has_size(object, preference.choice);
@@ -199,8 +200,8 @@ impl<J: Judge> Judged<'_, '_, J> {
         Ok(is_kept.then_some((preference, time_ns)))
     }
 
-    /// Of an object's choices the one that a pattern makes most local, where it takes about as long as the quickest and
-    /// no longer than leaving the object alone, which is the first; else the position that is given.
+    /// Position of the choice by a pattern that makes most accesses local, if it takes about as long as the quickest
+    /// and no longer than the first choice, which leaves the object alone; else `otherwise`.
     fn more_local(
         &self,
         object: usize,
@@ -225,8 +226,8 @@ impl<J: Judge> Judged<'_, '_, J> {
         }
     }
 
-    /// Proposes to treat all objects by one rule, from each start that they may have, and keeps the quickest; none
-    /// where every one takes longer than `limit_ns`.
+    /// The quickest of the selections that treat all objects by one rule, with each start that they may have; none if
+    /// all of them take longer than `limit_ns`.
     pub fn best_alike(
         &mut self,
         first_touch_ns: f64,
@@ -249,8 +250,8 @@ impl<J: Judge> Judged<'_, '_, J> {
         Ok(is_within.then(|| placed[least(&times, 0.0)].clone()))
     }
 
-    /// Proposes to place unmatched memory, too, and keeps that if it saves as much as a decision about an object has to:
-    /// otherwise nothing is to change for what is not worth a decision.
+    /// Tries to place unmatched memory, too, and keeps it placed if that saves as much as a decision about an object
+    /// has to: otherwise the selection stays as it is.
     pub fn with_rest(
         &mut self,
         selection: Selection,
@@ -281,7 +282,7 @@ impl<J: Judge> Judged<'_, '_, J> {
     }
 
     /// Drops decisions until the plan costs nothing with an input of another size, and saves enough for what it makes
-    /// slower; nothing is left of one that does not save enough.
+    /// slower. If the plan does not save enough, only decisions that are safe by structure remain.
     pub fn without_losses(
         &mut self,
         mut selection: Selection,
@@ -305,7 +306,7 @@ impl<J: Judge> Judged<'_, '_, J> {
             if fits_other_sizes && saved_ns > slower_ns(&selection) {
                 return Ok(selection);
             }
-            // Without the decision that costs most with another size, or that has least to show for what it makes slower.
+            // Drop the decision that costs most with another size, or that saves least for what it makes slower.
             let mut least = (f64::INFINITY, safe.clone());
             for &object in decided
                 .iter()
@@ -326,7 +327,7 @@ impl<J: Judge> Judged<'_, '_, J> {
         }
     }
 
-    /// By object: what its decision is worth, given the others; not a number where it was not looked at alone.
+    /// By object: time that its decision saves, given the others; not a number if the object was not looked at alone.
     pub fn worth_ns(
         &mut self,
         selection: &Selection,
@@ -343,29 +344,32 @@ impl<J: Judge> Judged<'_, '_, J> {
     }
 }
 
-/// What a placement by a pattern that its samples are enough for may cost of what it saves, with an input of another size, where
+/// Share of its saving that a placement by a pattern with enough samples may cost with an input of another size, if
 /// [`super::Margins::resized`] is less: patterns mostly go with the input.
 const RESIZED_PATTERN: f64 = 2.0;
 
-/// Placements by a pattern that make more accesses local, by more than this share, may take longer than the quickest
-/// choice by this share of the program's time: what queues cost is known less surely than what distance does.
+/// A placement by a pattern that makes more accesses local, by [`LOCAL_SHARE`], may take longer than the quickest
+/// choice by [`LOCAL_TIME`], as shares of the program's time: the cost of queues is less certain than that of distance.
 const LOCAL_TIME: f64 = 0.003;
 const LOCAL_SHARE: f64 = 0.02;
 
-/// Another choice than what an object's structure speaks for has to be quicker by so much of the program's time, and what
-/// may lose something may not be slower than leaving the object alone by more.
+/// Another choice than the preferred one has to be quicker by [`PREFERRED_MARGIN`]. A preferred choice that may lose
+/// must not be slower than leaving the object alone by more than [`PREFERRED_LOSS`]. Both are shares of the program's
+/// time.
 const PREFERRED_MARGIN: f64 = 0.03;
 const PREFERRED_LOSS: f64 = 0.02;
 
-/// The same of what relieves one node: which thread the program waits for, on which that depends, chance changes most.
+/// The same limit for choices that relieve one node: their effect depends on which thread the program waits for, which
+/// chance changes most.
 const RELIEF_LOSS: f64 = 0.05;
 
-/// What samples say of an object whose structure speaks for nothing has to save so much of the program's time.
+/// Share of the program's time that a choice from samples has to save, for objects whose structure speaks for no
+/// choice.
 const SAMPLED_MARGIN: f64 = 0.01;
 
-/// What a decision about the heap that `brk` extends may cost of what it saves, with an input of another size: it is
-/// another size with most.
+/// Share of its saving that a decision about the heap that `brk` extends may cost with an input of another size: most
+/// inputs change the heap's size.
 const RESIZED_HEAP: f64 = 1.0 / 3.0;
 
-/// Rounds over the objects; each is a new look at an object after others have changed.
+/// Most rounds over the objects; each round looks at an object again after others have changed.
 const ROUNDS_MAX: usize = 3;

@@ -3,29 +3,28 @@
 /// How far a judge's predictions are trusted, as shares of the program's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Margins {
-    /// A plan has to be faster than none by more than this.
+    /// A plan has to be faster than first touch by more than this.
     pub plan: f64,
-    /// A choice for one object has to be faster than leaving it alone by more than this.
+    /// A choice for one object has to be faster than first touch of the object by more than this.
     pub object: f64,
-    /// A plan has to save more than this share of what it makes slower: another input may have so much more
-    /// of it.
+    /// A plan has to save more than this share of the time that it makes slower: another input may have relatively more
+    /// of the slower accesses.
     pub slower: f64,
-    /// Where the pages or blocks of a decision about an object do not fit an input of another size, it may cost this share
-    /// of what it saves where they do.
+    /// A decision about an object may cost this share of its saving if its pages or blocks do not fit an input of
+    /// another size.
     pub resized: f64,
-    /// It goes by samples: what an object's accesses save is as uncertain as their number.
+    /// True for a judge by samples: an object's saving is as uncertain as the number of its samples.
     pub of_samples: bool,
 }
 
-/// With an input of another size, is no more lost than a share of what is saved? Times of the recorded input and
-/// of the other one, before and after.
+/// True if at most a share of the saving is lost with an input of another size. Times are with the recorded input and
+/// with the other one, before and after a decision.
 pub(super) fn trusted(share: f64, before_ns: [f64; 2], after_ns: [f64; 2]) -> bool {
     let saved_ns = before_ns[0] - after_ns[0];
     after_ns[1] - before_ns[1] <= share * saved_ns.max(0.0)
 }
 
-/// The least time's position; the first that is within `margin` of it, and the very first unless
-/// another is faster by more than `margin`.
+/// Position of the first time that is within `margin` of the least time.
 pub(super) fn least(times: &[f64], margin: f64) -> usize {
     let best = times.iter().copied().fold(f64::INFINITY, f64::min);
     times

@@ -1,62 +1,61 @@
-//! `auto`: of all that may be done with each object, what makes the program take least time.
+//! `auto`: the placements of objects with which the program takes least time.
 //!
-//! For each object there are several choices (`alternatives`): leave it to first touch, the placement
-//! of its pattern, blocks by thread, all of it near one thread, interleaving (evenly, or as its users
-//! are spread), pages by Eq. 1 and 2, and, where the machine can, copies for all readers. A [`Judge`]
-//! says how long the program takes under a selection of them: [`Model`] predicts it from affinities on
-//! the machine's contention model, whatever kind of recording they are of; a replay of a full
-//! recording is another judge (the simulator's, in the command).
+//! Each object has several choices (`alternatives`): first touch, the placement of its pattern, blocks by thread, all
+//! of it near one thread, interleaving (evenly, or as its users are spread), pages by Eq. 1 and 2, and, where the
+//! machine supports them, copies for all readers. A [`Judge`] says how long the program takes under a selection of
+//! choices. [`Model`] predicts this time from affinities and the machine's contention model, for recordings of any
+//! kind. Replay of a trace is the other judge ([`crate::replay`]).
 //!
-//! [`choose`] starts from the best of the selections that treat all objects by one rule, and then
-//! takes objects one by one, the costliest first, until nothing changes. It prefers, in this order:
-//! leaving an object alone, placements that fit other inputs and machines (patterns), and page runs;
-//! each is passed over only for one that is faster by more than what is uncertain about the
-//! prediction (but a pattern's placement that makes more local is preferred to one about as quick): two standard errors of the samples that it makes faster or slower, all of the object's
-//! together (where the judge goes by samples, at least of their number, by which relief of queues grows
-//! too), and a share of the time that says how far the judge is trusted ([`Margins`]). Page runs are chosen by the very accesses that they are
-//! judged by: each page is taken to owe one sample to chance, so that pages with a sample each, which
-//! runs would suit perfectly, are left alone.
+//! [`choose`] starts from the best selection that treats all objects by one rule. Then it looks at objects one by one,
+//! the costliest first, until nothing changes. It prefers, in this order: leaving an object alone, placements that fit
+//! other inputs and machines (patterns), and page runs. A choice is passed over only for one that is faster by more
+//! than the uncertainty of the prediction. The uncertainty is two standard errors of the samples that the choice makes
+//! faster or slower, plus a share of the time that says how far the judge is trusted ([`Margins`]). A judge by samples
+//! takes at least the error of the object's number of samples, as relief of queues grows with that number, too. Among
+//! choices that are about as quick, a pattern's placement that makes more accesses local is preferred. Page runs are
+//! chosen and judged by the same accesses. So each page is assumed to owe one sample to chance: otherwise runs would
+//! fit pages with one sample each perfectly.
 //!
-//! Where samples alone tell of accesses, an object's structure comes first (`preference`): a placement by its pattern that makes
-//! hardly an access slower is kept whatever part of the time the object is, and gives way only to what is quicker by more than
-//! times of samples are known. Two recordings of one program then give the same plan, though their times differ.
+//! If only samples tell of accesses, an object's structure comes first (`preference`). A placement by its pattern that
+//! makes hardly an access slower is kept, whatever the object's share of the time. It gives way only to a choice that
+//! is quicker by more than the uncertainty of sampled times. So two recordings of one program give the same plan,
+//! though their times differ.
 //!
-//! Another input has another size, and a plan is judged as if it were there, too (`inputs`): placements
-//! that have a size of their own (page runs, block-cyclic) are passed over where they would cost more than a
-//! share of what they save if the object's pattern did not grow as they do, compared with leaving it alone and, of
-//! the heap, with each placement that has no size. A plan as a whole must not cost anything then, and has to save more than
-//! a share of what it makes slower, as the difference of two large sums is the first that changes with the
+//! Another input has another size, and a plan is judged for that size, too (`inputs`). A placement that has a size of
+//! its own (page runs, block-cyclic) is passed over if it could cost too much: more than a share of its saving, should
+//! the object's pattern not grow as the placement does. It is compared with leaving the object alone and, for the heap,
+//! with each placement without a size. A plan as a whole must not cost anything with another size. It also has to save
+//! more than a share of what it makes slower, as the difference of two large sums is the first to change with the
 //! input. Even interleaving is exempt: it has no size, and relieves queues.
 //!
-//! Plans are for runs whose parallel part is half as long again as the recorded one's ([`Parameters::runtime_scale`]), as a
-//! recording is of few steps, and a run of many. What one thread does alone before and after, which is slower where the
-//! master thread initialises what others use, is taken to be as long as recorded. For an object that one thread fills, placements that
-//! begin when a second thread runs are choices too, and each page near the thread that uses it first then
-//! ([`Parameters::phases`]): the one phase change that is looked for, since any run of the program shows
-//! it, whatever its input. What it saves is weighed against a move of every page. Where the judge knows in
-//! which order accesses were made, they may hold only while several threads run; it judges copies of code,
-//! too. A stable phase that is marked (`nearpage_begin`) counts alone.
+//! Plans are for runs with a longer parallel part than the recorded one ([`Parameters::runtime_scale`]): a recording is
+//! of few steps, and a run of many. Parts in which one thread runs alone, such as the main thread's initialisation, are
+//! assumed to be as long as recorded. An object that one thread fills has more choices ([`Parameters::phases`]):
+//! placements that begin when a second thread runs, and each page near the thread that uses it first from then on. No
+//! other change of phase is looked for: this one occurs in any run of the program, whatever its input. Its saving is
+//! weighed against a move of every page. A judge that knows the order of accesses also judges placements that hold only
+//! while several threads run, and copies of code. If the program marks a stable phase (`nearpage_begin`), only this
+//! phase counts.
 //!
-//! What another input asks for, and what changes as a program goes on, no placement has. A plan may say that online `auto`
-//! moves its pages from there ([`Parameters::online_migration`]): the command's replay tells whether that pays.
+//! No placement covers differences between inputs, or changes as a program goes on. For these, a plan may say that
+//! online `auto` moves its pages from there ([`Parameters::online_migration`]), if a replay shows that migration pays.
 //!
-//! A phase of a run that is known otherwise ([`Parameters::of_phase`]: the command looks for functions with which
-//! long ones begin) is decided about in the same way, from its own accesses: what is to change when it begins, given
-//! what came before and what comes after.
+//! A phase of a run that is known otherwise ([`Parameters::of_phase`]: the replay looks for functions with which long
+//! phases begin) is decided in the same way, from its own accesses. Its decisions say what changes when the phase
+//! begins, given what comes before and after.
 //!
-//! A replay is not asked about an object that could not save what is asked of a decision, if all that it misses were on
-//! the farthest node, and then on the nearest: it is part of unmatched memory.
+//! A replay is skipped for an object that could not save enough, even if all its misses went to the nearest node
+//! instead of the farthest. Such an object is part of unmatched memory.
 //!
-//! What is in none of the objects worth deciding about, small objects, data without a name, is decided about
-//! together (`rest`): rows and atoms of a few hundred bytes share pages, so that nothing can be said of them one by
-//! one, but much is won where they are spread over the nodes, or each of their pages goes to the thread that is the
-//! next to use it. That is tried last, and nothing else of a plan changes where it saves no more than an object has
-//! to. An object that is left alone would be part of unmatched memory, and is kept apart by a decision then. Where it is
-//! not known who touched most of it first, as many instances lie over each other in what samples say, a judge by samples
-//! is not asked.
+//! Memory in no object worth deciding about, such as small objects and data without a name, is decided about together
+//! (`unmatched`). Rows and atoms of a few hundred bytes share pages, so nothing can be said of them one by one. But
+//! much is won if they are spread over the nodes, or each of their pages goes to the thread that uses it next. This is
+//! tried last, and a plan changes only if it saves as much as an object has to. A decision then keeps objects apart
+//! that are left alone: they would be part of unmatched memory otherwise. A judge by samples does not decide about
+//! unmatched memory if the first touch of most of it is unknown, as many instances lie over each other.
 //!
-//! A machine of one memory node, or one whose network cannot be modelled, has nothing to predict:
-//! there the object's pattern decides, as under `object`, so that the plan serves other machines.
+//! On a machine of one memory node, or with a network that cannot be modelled, nothing can be predicted. There the
+//! object's pattern decides, as under `object`, so that the plan serves other machines.
 
 mod alternatives;
 mod choice;
@@ -83,29 +82,29 @@ use nearpage_plan::Plan;
 use crate::context::{Context, Input};
 use crate::parameters::Parameters;
 
-/// Says how long a program takes under a plan.
+/// Predicts how long a program takes under a plan.
 pub trait Judge {
-    /// Why it can't.
+    /// Error of a prediction.
     type Error;
 
-    /// The time under each of some selections, in nanoseconds, of a run whose parallel part is
-    /// [`Parameters::runtime_scale`] times as long as recorded.
+    /// Times under some selections, in nanoseconds, of a run whose parallel part is [`Parameters::runtime_scale`] times
+    /// as long as recorded.
     ///
     /// # Errors
-    /// Whatever keeps it from saying so.
+    /// The judge cannot predict a time.
     fn times_ns(
         &mut self,
         alternatives: &Alternatives,
         selections: &[Selection],
     ) -> Result<Vec<f64>, Self::Error>;
 
-    /// How far it is trusted.
+    /// How far the judge is trusted.
     fn margins(&self) -> Margins;
 
-    /// Objects that are looked at one by one, the costliest first.
+    /// Most objects that are looked at one by one, the costliest first.
     fn objects_max(&self) -> usize;
 
-    /// Where a display of progress looks, if there is one.
+    /// Progress for a display, if there is one.
     fn progress(&self) -> Option<&SearchProgress> {
         None
     }
@@ -116,23 +115,23 @@ pub trait Judge {
 pub struct Chosen {
     /// The plan.
     pub plan: Plan,
-    /// Of runs that it was decided for ([`Parameters::runtime_scale`]).
+    /// Times of runs that the plan is for ([`Parameters::runtime_scale`]).
     pub time: Times,
 }
 
-/// What a plan does to a run, in nanoseconds.
+/// Times of a run without and with a plan, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// If everything is left to first touch.
+    /// Time if everything is left to first touch.
     pub first_touch_ns: f64,
-    /// Under the plan.
+    /// Time under the plan.
     pub planned_ns: f64,
 }
 
-/// Makes the plan that a judge finds best; see the module.
+/// Makes the plan that a judge finds best, as the module's documentation says.
 ///
 /// # Errors
-/// The judge's.
+/// The judge cannot predict a time.
 pub fn choose<J: Judge>(
     input: &Input,
     parameters: &Parameters,
@@ -142,10 +141,10 @@ pub fn choose<J: Judge>(
     Ok(chosen.expect("no time is as long"))
 }
 
-/// The same, unless under all rules that treat objects alike the program takes longer than `limit_ns`.
+/// As [`choose`], but none if the program takes longer than `limit_ns` under all rules that treat objects alike.
 ///
 /// # Errors
-/// The judge's.
+/// The judge cannot predict a time.
 pub fn choose_within<J: Judge>(
     limit_ns: f64,
     input: &Input,
@@ -163,7 +162,7 @@ pub fn choose_within<J: Judge>(
     let nothing = alternatives.nothing();
     let first_touch_ns = judged.times_ns(std::slice::from_ref(&nothing))?[0];
     let preferred = alternatives.preferred();
-    // Preferences are of samples, whose judge is given no limit.
+    // Only a judge by samples has preferences, and such a judge gets no limit.
     let start = if preferred != nothing {
         preferred
     } else if let Some(alike) = judged.best_alike(first_touch_ns, limit_ns)? {

@@ -1,9 +1,9 @@
-//! The judge that needs no replay: affinities on the machine's contention model.
+//! The judge that needs no replay: it combines affinities with the machine's contention model.
 //!
-//! A recording of samples does not say how often threads wait for each other. With one barrier at the
-//! end the slowest thread's time counts; with many, each after another's longest step, the mean of all.
-//! What a plan does to the time is predicted to be half-way between what it does to these two. What decides is worse by what
-//! the plan loses in either.
+//! A recording of samples does not say how often threads wait for each other. With one barrier at the end, the slowest
+//! thread's time counts. With many barriers, each after another thread's longest step, the mean of all threads' times
+//! counts. The effect of a plan on the time is predicted half-way between its effects on these two. For decisions, the
+//! time is longer by the greater loss of the two.
 
 use std::convert::Infallible;
 
@@ -21,9 +21,9 @@ use crate::parameters::Parameters;
 use crate::placed_accesses::{Placing, placed_accesses};
 use crate::subject::{decisions_about, subject};
 
-/// What the model leaves out (the order of accesses, barriers, misses that overlap) was found to be
-/// worth so much of the time; see papers/reproduction.md. What a sampled gain owes to what it makes slower is in the
-/// error of its samples.
+/// Share of the time that the model's omissions (the order of accesses, barriers, overlapping misses) were found to be
+/// worth; see papers/reproduction.md. `slower` is 0, as the sampling error of a gain covers the accesses that become
+/// slower.
 const MARGINS: Margins = Margins {
     plan: 0.005,
     object: 0.002,
@@ -38,20 +38,20 @@ pub struct Model<'a> {
     context: Context<'a>,
     parameters: Parameters,
     contention: Contention,
-    /// Computation by thread, while several threads run.
+    /// Computation time by thread, while several threads run.
     compute_ns: Vec<f64>,
     /// Computation of the main thread while it runs alone.
     alone_ns: f64,
-    /// What no plan can place.
+    /// Demand of the groups that the alternatives do not cover.
     fixed: Option<Demand>,
-    /// By object and choice: its demand, and the time that copying or moving takes each thread.
+    /// By object and choice: demand, and time that copying or moving pages takes each thread.
     known: Vec<Vec<(Demand, f64)>>,
     move_ns: f64,
 }
 
 impl<'a> Model<'a> {
-    /// For the machine of `input`; none where it has one memory node, or a network that leaves nodes
-    /// unreachable. Where nothing is known of what its memory can carry, that is assumed
+    /// A model of the machine of `input`; none if the machine has one memory node, or a network that leaves nodes
+    /// unreachable. If nothing is known of the machine's speed, a memory bandwidth is assumed
     /// ([`nearpage_machine::Machine::with_assumed_bandwidth`]).
     pub fn new(input: &Input<'a>, parameters: &Parameters) -> Option<Self> {
         if input.machine.nodes_with_memory().len() < 2 {
@@ -80,7 +80,7 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// What is asked of the machine for a group, and the time that copying or moving it takes each thread.
+    /// A group's demand under decisions, and the time that copying or moving its pages takes each thread.
     fn demand(&self, group: &ObjectGroup, decisions: &[Decision]) -> (Demand, f64) {
         let context = &self.context;
         let decisions: Vec<&Decision> = decisions.iter().collect();
@@ -110,7 +110,6 @@ impl<'a> Model<'a> {
         (demand, moved as f64 * self.move_ns / threads)
     }
 
-    /// The time of a selection.
     fn selected(&self, fixed: &Demand, selection: &Selection, runtime_scale: f64) -> Time {
         let mut demand = fixed.clone();
         let mut copying_ns = 0.0;
@@ -122,7 +121,7 @@ impl<'a> Model<'a> {
         self.time(&demand, copying_ns, runtime_scale)
     }
 
-    /// The time of a demand, with what copies and moves take each thread.
+    /// The time of a demand; copies and moves take each thread `copying_ns`.
     fn time(&self, demand: &Demand, copying_ns: f64, runtime_scale: f64) -> Time {
         let compute = |thread: ThreadIndex| {
             let own = self.compute_ns.get(thread.0 as usize);
@@ -136,7 +135,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Times of runs that are so much longer.
+    /// Times of runs whose parallel part is `runtime_scale` times as long as recorded.
     fn scaled_ns(
         &mut self,
         alternatives: &Alternatives,
@@ -154,18 +153,19 @@ impl<'a> Model<'a> {
         selections.iter().map(time_ns).collect()
     }
 
-    /// What a plan does to the time as plans are decided: of a run as long as the recorded one, and of the longer one. What
-    /// the plan loses counts twice. Phases and online migration are not modelled.
+    /// Times of a plan as decisions use them: of a run as long as the recorded one, and of the scaled run. A plan's
+    /// loss counts twice. Phases and online migration are not modelled.
     pub fn times(&self, plan: &Plan) -> [Times; 2] {
         self.times_by(plan, cautious_ns)
     }
 
-    /// The same as predictions have it: losses count as much as gains. And what becomes of the time of all threads together in
-    /// the longer run, as a share of what it is under first touch: which thread is the slowest is what chance changes most.
+    /// Times of a plan as predictions show them: losses count as much as gains. Also the change of all threads' time
+    /// together in the scaled run, as a share of that time under first touch: chance changes most which thread is the
+    /// slowest.
     pub fn expected_times(&self, plan: &Plan) -> ([Times; 2], f64) {
         let mut of_all = 0.0;
         let times = self.times_by(plan, |first_touch, planned| {
-            // Of the longer run, which comes last.
+            // The scaled run comes last, so its ratio remains.
             of_all = ratios(first_touch, planned)[1];
             expected_ns(first_touch, planned)
         });
@@ -200,7 +200,7 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// Looks up what every choice asks of the machine.
+    /// Computes the demands of all choices, once, and returns the demand of the remaining groups.
     fn prepare(&mut self, alternatives: &Alternatives) -> Demand {
         if let Some(fixed) = &self.fixed {
             return fixed.clone();
@@ -256,21 +256,21 @@ impl Judge for Model<'_> {
     }
 }
 
-/// Whether threads wait for each other often or once is not known: half-way between the two, from what they are under
-/// first touch.
+/// Expected time: half-way between threads that wait for each other once and often, as their number of waits is
+/// unknown.
 fn expected_ns(first_touch: &Time, time: &Time) -> f64 {
     let [slowest, mean] = ratios(first_touch, time);
     first_touch.slowest_ns * (slowest + mean) / 2.0
 }
 
-/// The same, and longer by what the worse of the two loses: what decides is on the safe side.
+/// As [`expected_ns`], and longer by the greater loss of the two, so that decisions are on the safe side.
 fn cautious_ns(first_touch: &Time, time: &Time) -> f64 {
     let [slowest, mean] = ratios(first_touch, time);
     let lost = (slowest.max(mean) - 1.0).max(0.0);
     first_touch.slowest_ns * ((slowest + mean) / 2.0 + lost)
 }
 
-/// The slowest thread's time and the mean, as parts of those under first touch.
+/// Ratios of the slowest thread's time and of the mean time to those under first touch.
 fn ratios(first_touch: &Time, time: &Time) -> [f64; 2] {
     let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
     [
@@ -279,9 +279,9 @@ fn ratios(first_touch: &Time, time: &Time) -> [f64; 2] {
     ]
 }
 
-/// Time that threads spent on computing while several ran, by [`ThreadIndex`], and what the main thread spent alone, as far
-/// as samples tell: those that were no access stand for as much time as one that was. What the main thread computes more than
-/// each of the threads beside it, it computes alone: before, between and after parallel parts.
+/// Computation time of threads while several ran, by [`ThreadIndex`], and of the main thread while it ran alone. A
+/// sample without an access stands for as much time as one with an access. If the main thread computes more than each
+/// other thread, it computes the difference alone: before, between and after parallel parts.
 fn compute_ns(input: &Input) -> (Vec<f64>, f64) {
     let objects = &input.attribution.objects;
     let cost_ns: f64 = objects.iter().map(ObjectGroup::cost_ns).sum();
@@ -308,9 +308,8 @@ fn compute_ns(input: &Input) -> (Vec<f64>, f64) {
     (compute_ns, alone_ns)
 }
 
-/// Misses that an access of a group stands for, on a machine of these latencies. What is sampled by
-/// time tells no number of misses, and what is counted has hits among it: as many as its cost is,
-/// taken to be local.
+/// Misses per access of a group, on a machine of these latencies. Samples by time do not tell numbers of misses, and
+/// counted accesses include hits. So the number of misses follows from the cost, as if they were local.
 pub(crate) fn misses_an_access(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
     let (accesses, cost_ns) = (group.accesses(), group.cost_ns());
     let local = (0..latency_ns.len()).map(|node| latency_ns[node][node]);
@@ -326,5 +325,5 @@ pub(crate) fn misses_an_access(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> 
     }
 }
 
-/// An access that costs more than so many of the slowest misses stands for time, not for an access.
+/// An access that costs more than this many of the slowest misses stands for time, not for one access.
 const SAMPLED_BY_TIME: f64 = 10.0;

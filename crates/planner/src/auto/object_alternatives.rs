@@ -1,4 +1,4 @@
-//! Objects of a recording that are worth deciding about, with what may be done with each.
+//! Objects of a recording that are worth deciding about, with their choices.
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_plan::{Decision, Start, Subject};
@@ -16,36 +16,38 @@ use crate::parameters::Parameters;
 
 /// An object of the recording with its choices, or unmatched memory.
 pub(crate) struct Object {
-    /// Positions in the attribution's objects: one, but for unmatched memory.
+    /// Positions in the attribution's objects: several only for unmatched memory.
     pub groups: Vec<usize>,
-    /// Samples of its accesses.
+    /// Number of samples of its accesses.
     pub samples: f64,
-    /// Those of `at_once`, then others of them from the second thread on, then what would become of some of
-    /// them with an input of another size, which no plan says.
+    /// First `at_once` choices, then some of them with later starts, then some as they would be with an input of
+    /// another size, which no plan contains.
     pub(super) choices: Vec<Choice>,
     pub at_once: usize,
-    /// By choice: the one that it would become.
+    /// By choice: the choice that it would be with an input of another size.
     pub resized: Vec<usize>,
-    /// What its structure speaks for, where samples alone tell of its accesses.
+    /// The choice that its structure speaks for, if only samples tell of its accesses.
     pub(super) preference: Option<Preference>,
-    /// Leaves it to first touch where unmatched memory is placed, or the heap around it, of which it would be a part otherwise.
+    /// Decision that leaves it to first touch if unmatched memory or the heap around it is placed, of which it would be
+    /// a part otherwise.
     pub apart: Option<Decision>,
-    /// It is from the heap.
+    /// True if it is on the heap.
     pub is_of_heap: bool,
 }
 
-/// What becomes of an object that is worth deciding about.
+/// Choices for an object that is worth deciding about.
 pub(super) enum ObjectAlternatives {
-    /// There are choices.
+    /// The object has several choices.
     Object(Object),
-    /// It can only be left alone, by a decision where the heap or unmatched memory around it is placed; and whether it is from the heap.
+    /// The object can only be left alone: the decision for it if memory around it is placed, and whether it is on the
+    /// heap.
     Left(Option<(Decision, bool)>),
-    /// Nothing is said of it.
+    /// There is nothing to decide.
     Nothing,
 }
 
 impl ObjectAlternatives {
-    /// A group at a position of the attribution.
+    /// Choices for a group, given with its position in the attribution.
     pub fn of(
         context: &Context,
         (position, group): (usize, &ObjectGroup),
@@ -76,7 +78,7 @@ impl ObjectAlternatives {
                 stores_most,
             ),
         };
-        // Code is copied or left: a plan says nothing else of it.
+        // A plan can copy code or leave it alone, nothing else.
         if parameters.of_phase {
             choices.push(next_use(context, group, &subject));
         } else if parameters.phases && !of_samples && !is_code {
@@ -117,10 +119,10 @@ impl ObjectAlternatives {
     }
 }
 
-/// Other starts than an object's allocation.
+/// Starts other than an object's allocation.
 pub(super) const STARTS_LATER: [Start; 2] = [Start::SecondThread, Start::Parallel];
 
-/// Those that may be chosen: samples do not say when one thread runs alone.
+/// Later starts that may be chosen: samples do not say when one thread runs alone.
 fn starts(parameters: &Parameters, of_samples: bool) -> &'static [Start] {
     match (parameters.phases, of_samples) {
         (false, _) => &[],
@@ -129,14 +131,14 @@ fn starts(parameters: &Parameters, of_samples: bool) -> &'static [Start] {
     }
 }
 
-/// Choices, then the same with other starts; `group` says whether one thread fills what they are about.
+/// Choices, then the same choices with other starts, if one thread fills `group` first.
 fn with_later(choices: Vec<Choice>, group: &ObjectGroup, starts: &[Start]) -> Vec<Choice> {
     let of_start = |&start: &Start| choices.iter().filter_map(move |c| later(group, c, start));
     let more: Vec<Choice> = starts.iter().flat_map(of_start).collect();
     choices.into_iter().chain(more).collect()
 }
 
-/// Notes in choices about some groups what they make slower.
+/// Notes in choices about some groups how much they make slower.
 fn note_slower(
     context: &Context,
     groups: &[&ObjectGroup],
@@ -153,7 +155,8 @@ fn note_slower(
     }
 }
 
-/// Appends what would become of choices with an input of another size; by choice, the one that it would become.
+/// Appends choices as they would be with an input of another size. Returns the position of the changed choice for each
+/// choice.
 fn with_resized(context: &Context, group: &ObjectGroup, choices: &mut Vec<Choice>) -> Vec<usize> {
     let mut resized: Vec<usize> = (0..choices.len()).collect();
     for number in 0..resized.len() {
@@ -165,13 +168,13 @@ fn with_resized(context: &Context, group: &ObjectGroup, choices: &mut Vec<Choice
     resized
 }
 
-/// Samples of a group's accesses.
+/// Number of samples of a group's accesses.
 fn samples(group: &ObjectGroup) -> f64 {
     group.accesses() / group.affinity.sample_weight.max(1.0)
 }
 
-/// Share of the latencies that placing a group saves at most: were all it misses on the farthest node, and then on the
-/// nearest. Where all nodes are as far, relief of queues is all there is to save.
+/// Greatest share of the cost that placing a group can save: all its misses would be on the farthest node before, and
+/// on the nearest after. If all nodes are equally far, only relief of queues saves time.
 pub(super) fn may_save(context: &Context, group: &ObjectGroup, latency_ns: &[Vec<f64>]) -> f64 {
     let (_, cost_share) = context.part(group);
     match least_and_most_ns(latency_ns) {
@@ -180,9 +183,9 @@ pub(super) fn may_save(context: &Context, group: &ObjectGroup, latency_ns: &[Vec
     }
 }
 
-/// The rest, where the process has accesses to it that matter, and pages could be elsewhere: of groups
-/// with their positions, those that may be part of it. Of samples, who touched first what half of its
-/// accesses are to has to be known; a replay knows.
+/// Unmatched memory, if the process's accesses to it cost enough and pages could be elsewhere. `others`: groups that
+/// may be part of it, with positions. A judge by samples has to know the first touch for half of the accesses; a replay
+/// knows it.
 pub(super) fn unmatched_memory(
     context: &Context,
     others: &[(usize, &ObjectGroup)],
@@ -221,7 +224,7 @@ pub(super) fn unmatched_memory(
     Some(Object {
         samples: groups.iter().map(|group| samples(group)).sum(),
         at_once,
-        // It goes to nodes or to who uses it next: nothing with a size.
+        // Pages go to nodes or to the thread that uses them next, so no choice has a size.
         resized: (0..choices.len()).collect(),
         preference: None,
         choices,

@@ -1,15 +1,15 @@
 //! What the structure of an object says about its placement, before any time is predicted.
 //!
-//! Predicted times of samples differ from recording to recording by a few per cent. An object whose decision changes the time by
-//! as much would be placed after one recording and left alone after the next. What a decision does to each access is known
-//! better: a block for each thread makes hardly an access slower where the main thread filled the array, and interleaving an
-//! array that all threads read takes nothing from any of them where it lay on one node. So such placements are where a decision
-//! begins, and times decide only where they differ by more than they are known.
+//! Times predicted from samples differ by a few per cent from recording to recording. An object whose decision changes
+//! the time by as much would be placed after one recording and left alone after the next. The effect of a decision on
+//! each access is known better. A block for each thread makes hardly an access slower if the main thread filled the
+//! array. Interleaving an array that all threads read costs none of them much if the array lay on one node. So
+//! decisions begin with such placements, and times decide only if they differ by more than their uncertainty.
 //!
-//! Of an array that all threads use alike, predicted times say least: what the thread near it loses by interleaving, the others
-//! gain, and which thread the program waits for differs from recording to recording. Such an array is interleaved where first
-//! touch has it on one node, unless threads of that node have more to do with it than the others. Predicted times speak against
-//! that only where they are clearly longer.
+//! Predicted times say least about an array that all threads use alike. The thread near the array loses by interleaving
+//! what the others gain, and recordings differ in the thread that the program waits for. Such an array is interleaved
+//! if first touch has it on one node, unless threads of that node use it more than the others. Only clearly longer
+//! predicted times speak against it.
 
 use std::collections::BTreeMap;
 
@@ -27,65 +27,66 @@ use crate::placed_accesses::{Placing, placed_accesses};
 /// The choice that an object's structure speaks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Preference {
-    /// Among the object's choices; 0 leaves it alone.
+    /// Position among the object's choices; 0 leaves the object alone.
     pub choice: usize,
-    /// Why that is so.
+    /// The reason for the preference.
     pub ground: Ground,
 }
 
-/// What speaks for a choice.
+/// Reason for a preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ground {
-    /// It makes hardly an access slower, so that it has nothing to lose, whatever part of the program's time the object is.
+    /// The choice makes hardly an access slower, so it has nothing to lose, whatever the object's share of the
+    /// program's time.
     HardlySlower,
-    /// It relieves the one node whose memory serves all threads, and makes about as many accesses local.
+    /// The choice relieves the one node whose memory serves all threads, and makes about as many accesses local.
     Relief,
-    /// It makes more accesses local than another choice does.
+    /// The choice makes more accesses local than another choice does.
     Local,
 }
 
-/// An object is where it should be.
+/// Preference for leaving an object where first touch puts it.
 const LEFT: Preference = Preference {
     choice: 0,
     ground: Ground::Local,
 };
 
-/// A placement by a pattern is preferred where it makes so much more of the object's accesses local than first touch does.
+/// Increase of an object's local share over first touch from which a placement by pattern is preferred.
 const MORE_LOCAL: f64 = 0.05;
 
-/// The same of an object that its threads use in two ways in turn, of which a placement suits one: how the accesses divide over the
-/// two is known less surely.
+/// The same for an object that threads use in two ways in turn. A placement suits one way, and it is less certain how
+/// accesses divide over the two.
 const MORE_LOCAL_OF_PHASES: f64 = 0.2;
 
-/// A placement near threads that makes so many fewer accesses local than first touch does looks quicker by chance.
+/// A placement near threads that reduces the local share by more than this looks quicker by chance.
 const LESS_LOCAL_BY_CHANCE: f64 = 0.02;
 
-/// Of what threads gain by a decision on the average, no thread may lose more than this part for its sign to be beyond doubt: what
-/// is uncertain then is how much of the program's time its object is.
+/// Greatest loss of a thread, as a part of the threads' mean gain, with which the sign of a decision is beyond doubt.
+/// Then only the object's share of the program's time is uncertain.
 const LOST_PART_MAX: f64 = 0.35;
 
-/// First touch has so many of an object's accesses on one node where interleaving it relieves that node.
+/// Share of an object's accesses on one node under first touch from which interleaving relieves that node.
 const CONCENTRATED: f64 = 0.75;
 
-/// Interleaving may take so many of its accesses' locality from an object: the threads on the one node lose what those on others
-/// gain, unless most threads are there.
+/// Share of accesses that may become remote by interleaving: threads on the one node lose what the others gain, unless
+/// most threads are there.
 const LESS_LOCAL: f64 = 0.1;
 
-/// A thread uses an object that all use alike if it has this part of an equal share of the accesses.
+/// A thread is a user of a shared object if it makes this part of an equal share of the accesses.
 const USER_SHARE: f64 = 0.25;
 
-/// Threads of the one node have more to do with an object than the others where their share of the accesses is by so much larger
-/// than their share of its users.
+/// Threads of the one node use an object more than the others if their share of the accesses exceeds their share of its
+/// users by this.
 const BUSIER: f64 = 0.2;
 
-/// One thread writes an object where it makes this part of the stores, and these are this part of the accesses.
+/// One thread writes an object if it makes this share of the stores, and stores are this share of the accesses.
 const WRITER_SHARE: f64 = 0.75;
 const WRITTEN: f64 = 0.1;
 
-/// The slowest thread of an object may take so much longer for it: how its accesses divide is known less surely.
+/// Ratio by which the slowest thread of an object may become slower: it is less certain how its accesses divide.
 const NOT_SLOWER: f64 = 1.05;
 
-/// What the structure of a group says about its choices; none: nothing.
+/// The choice that a group's structure speaks for; none if the structure says nothing.
 pub(super) fn preferred(
     context: &Context,
     group: &ObjectGroup,
@@ -102,11 +103,11 @@ pub(super) fn preferred(
                 choice,
                 ground: Ground::Relief,
             },
-            // What first touch has spread already serves all as well as it can.
+            // Pages that first touch has spread serve all threads as well as possible.
             false => LEFT,
         });
     }
-    // Pages without a pattern belong to whoever a few samples name.
+    // Without a pattern, a few samples decide whose a page is.
     if matches!(group.pattern, Pattern::Mixed | Pattern::Unknown) {
         return None;
     }
@@ -128,7 +129,7 @@ pub(super) fn preferred(
         return Some(LEFT);
     };
     let [decision] = choices[choice].decisions.as_slice() else {
-        // What several decisions about the objects of one call site make slower is not known.
+        // It is unknown what several decisions about the objects of one call site make slower.
         return Some(Preference {
             choice,
             ground: Ground::Local,
@@ -138,7 +139,7 @@ pub(super) fn preferred(
         true => Ground::HardlySlower,
         false => Ground::Local,
     };
-    // Others wait for the thread that is the slowest then.
+    // Other threads would wait for the slowest thread.
     let is_slower = || match uses(context, group, decision, parameters) {
         Some([before, after]) => after.slowest(context) > NOT_SLOWER * before.slowest(context),
         None => false,
@@ -151,9 +152,9 @@ pub(super) fn preferred(
     )
 }
 
-/// Leaves out choices about a group of samples that can only look quicker by chance: all where first touch has the pages where the
-/// pattern would, parts for threads where no part has an owner, and what is near threads and makes fewer accesses local than leaving
-/// the group alone, which is the first.
+/// Removes choices that can only look quicker by chance, from samples. These are all choices if first touch puts pages
+/// where the pattern would, parts for threads if no part has an owner, and placements near threads that make fewer
+/// accesses local than the first choice, which leaves the group alone.
 pub(super) fn leave_out_chance(context: &Context, group: &ObjectGroup, choices: &mut Vec<Choice>) {
     if !group.pattern.is_shared() && context.first_touches(group).are_by_owners() {
         choices.truncate(1);
@@ -165,22 +166,22 @@ pub(super) fn leave_out_chance(context: &Context, group: &ObjectGroup, choices: 
     };
     choices.retain(|one| match (left, one.local_share) {
         _ if group.pattern.is_shared() && matches!(one.kind, Kind::Block | Kind::Segments) => false,
-        // Two patterns explain the accesses: parts that neither of them has are of a few samples.
+        // Two patterns explain the accesses: parts that are in neither of them come from a few samples.
         _ if is_of_phases(group) && one.kind != Kind::Pattern && !spreads(one) => {
             one.decisions.is_empty()
         }
-        // Of what all use, one thread has more than the others by chance.
+        // One thread makes more accesses to a shared object than the others by chance.
         (Some(left), Some(local)) if group.pattern.is_shared() && one.kind == Kind::Whole => {
             local >= left + MORE_LOCAL_OF_PHASES
         }
-        // A share for each thread that no pattern speaks for.
+        // A share for each thread, without a pattern that speaks for it.
         (Some(left), Some(local)) if one.kind == Kind::Block => local >= left + MORE_LOCAL,
         (Some(left), Some(local)) => spreads(one) || local >= left - LESS_LOCAL_BY_CHANCE,
         _ => true,
     });
 }
 
-/// Does a decision make hardly an access of a group slower, for what it makes quicker?
+/// True if a decision makes hardly an access of a group slower, compared with its gain.
 pub(crate) fn loses_nothing(
     context: &Context,
     group: &ObjectGroup,
@@ -198,9 +199,9 @@ pub(crate) fn loses_nothing(
     changed.lost_part() <= LOST_PART_MAX
 }
 
-/// Is a group interleaved that threads of several nodes use alike and first touch has on one node? The one node's memory no longer
-/// serves all of them, and about as many accesses are local as before. Threads of that node that do clearly more than the others,
-/// such as the only one that writes, would lose more than others gain.
+/// True if a decision interleaves a group that threads of several nodes use alike and first touch has on one node. It
+/// relieves the one node's memory, and makes about as many accesses local as before. False if threads of that node use
+/// the group clearly more than the others, such as the only thread that writes: they would lose more than others gain.
 pub(crate) fn relieves_one_node(
     context: &Context,
     group: &ObjectGroup,
@@ -219,7 +220,7 @@ pub(crate) fn relieves_one_node(
     let Some((home, &most)) = nodes.max_by(|a, b| a.1.total_cmp(b.1)) else {
         return false;
     };
-    // All threads use it alike, however many samples chance gave to each; one that looks in now and then is none of them.
+    // All threads use the group alike, however many samples chance gave to each; a thread with few accesses is no user.
     let threads = || {
         before
             .0
@@ -238,7 +239,7 @@ pub(crate) fn relieves_one_node(
         && writer(group).and_then(|thread| context.node_position(thread)) != Some(home)
 }
 
-/// The thread that makes most of a group's stores, where others only read it.
+/// The thread that makes most of a group's stores, if the others mostly read.
 fn writer(group: &ObjectGroup) -> Option<ThreadIndex> {
     let mut stores: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
     for cell in &group.affinity.cells {
@@ -250,7 +251,7 @@ fn writer(group: &ObjectGroup) -> Option<ThreadIndex> {
     (most >= WRITER_SHARE * all && all > WRITTEN * accesses).then_some(thread)
 }
 
-/// The uses of a group under first touch, and under a decision.
+/// Accesses of a group under first touch, and under a decision.
 fn uses(
     context: &Context,
     group: &ObjectGroup,
@@ -265,14 +266,15 @@ fn uses(
     Some([under(&[])?, under(&[decision])?])
 }
 
-/// Is a group used in two ways in turn, by all threads at a time in either? What the thread with the object on its node loses then
-/// is no more than the others, which it waits for, gain.
+/// True if all threads use a group in two ways in turn. The thread with the object on its node then loses no more than
+/// the others gain, and it waits for them.
 fn is_of_phases(group: &ObjectGroup) -> bool {
     let is_of_team = |one: &Pattern| !matches!(one, Pattern::Private { .. });
     matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().all(is_of_team))
 }
 
-/// Accesses after initialisation, by thread: the position of its node, and its accesses by the position of the memory's node.
+/// Accesses after initialisation, by thread: position of the thread's node, and accesses by position of the memory's
+/// node.
 #[derive(Default)]
 struct Uses(BTreeMap<ThreadIndex, (usize, Vec<f64>)>);
 
@@ -288,7 +290,7 @@ impl Uses {
         sums
     }
 
-    /// What the thread that takes longest for its accesses takes, by the machine's weights.
+    /// Weighted accesses of the thread that takes longest for them, by the machine's weights.
     fn slowest(&self, context: &Context) -> f64 {
         let of_thread = |(reader, counts): &(usize, Vec<f64>)| -> f64 {
             let weights = context.weights[*reader].iter();

@@ -1,8 +1,8 @@
-//! How far a search is.
+//! Progress of a search.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How far a search of placements is, for a display of progress.
+/// Progress of a search for placements, for a display.
 #[derive(Debug, Default)]
 pub struct SearchProgress {
     replayed: AtomicU64,
@@ -11,23 +11,23 @@ pub struct SearchProgress {
 }
 
 impl SearchProgress {
-    /// Placements that were replayed.
+    /// Number of placements that were replayed.
     pub fn replayed(&self) -> u64 {
         self.replayed.load(Relaxed)
     }
 
-    /// Steps that were taken, and the most that there can be: looks at an object. A search in which a round over all objects
-    /// changes nothing ends earlier. No steps where the search has not begun.
+    /// Steps taken, and the most possible steps. A step looks at one object; a search ends early if a round over all
+    /// objects changes nothing. Both are 0 before the search begins.
     pub fn steps(&self) -> [u64; 2] {
         [&self.steps, &self.steps_max].map(|count| count.load(Relaxed))
     }
 
-    /// Further placements were replayed.
+    /// Counts further placements as replayed.
     pub(crate) fn has_replayed(&self, placements: u64) {
         self.replayed.fetch_add(placements, Relaxed);
     }
 
-    /// The search takes another step. What follows the last step belongs to it.
+    /// Begins another step. Work after the last step counts as part of it.
     pub(crate) fn is_at(&self, step: usize, steps_max: usize) {
         self.steps_max.store(steps_max as u64, Relaxed);
         self.steps.store(step as u64, Relaxed);

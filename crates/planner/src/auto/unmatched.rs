@@ -1,7 +1,7 @@
-//! What may be done with unmatched memory: all that is not among the objects worth deciding about, together.
+//! Choices for unmatched memory: all memory that is not among the objects worth deciding about, together.
 //!
-//! Rows, atoms and nodes of a few hundred bytes share pages, so that no decision about one call site can
-//! place them. What is known of all of them together is enough to spread their pages.
+//! Rows, atoms and nodes of a few hundred bytes share pages, so no decision about one call site can place them. Enough
+//! is known of all of them together to spread their pages.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::interleave;
 use crate::parameters::Parameters;
 use crate::placed_accesses::{Placing, placed_accesses};
 
-/// Can a group be part of unmatched memory? Stacks, code, and pages of files are not.
+/// True if a group can be part of unmatched memory: no stacks, code, or pages of files.
 pub(crate) fn may_be_unmatched(group: &ObjectGroup) -> bool {
     match (group.kind, &group.name) {
         (ObjectKind::Heap | ObjectKind::HeapArea | ObjectKind::Static, _) => true,
@@ -29,8 +29,8 @@ pub(crate) fn may_be_unmatched(group: &ObjectGroup) -> bool {
     }
 }
 
-/// Is it known who touches a group's pages first? Instances laid over each other do not say so, unless each
-/// has a user of its own, nor does a thread that is assumed for want of page faults.
+/// True if it is known which threads touch a group's pages first. Instances laid over each other do not show it, unless
+/// each has one user, nor does a thread that is assumed for lack of page faults.
 pub(super) fn first_touch_is_known(
     context: &Context,
     group: &ObjectGroup,
@@ -44,7 +44,7 @@ pub(super) fn first_touch_is_known(
     }
 }
 
-/// Everything that may be done with these groups at once; leaving them alone first.
+/// Choices for these groups together; the first leaves them alone.
 pub(super) fn choices(
     context: &Context,
     groups: &[&ObjectGroup],
@@ -84,7 +84,7 @@ pub(super) fn choices(
     choices
 }
 
-/// One of them that one thread fills before others use it.
+/// The first group that one thread fills before others use it.
 pub(super) fn filled_by_one<'a>(groups: &[&'a ObjectGroup]) -> Option<&'a ObjectGroup> {
     let mut groups = groups.iter();
     groups
@@ -92,8 +92,7 @@ pub(super) fn filled_by_one<'a>(groups: &[&'a ObjectGroup]) -> Option<&'a Object
         .copied()
 }
 
-/// The nodes with memory that threads of the process run on, where these are several, and fewer than there
-/// are.
+/// The nodes with memory that threads of the process run on, if these are several, but not all.
 fn nodes_of_threads(context: &Context) -> Option<Vec<(NodeId, u32)>> {
     let threads = (0..context.thread_nodes.len() as u32).map(ThreadIndex);
     let of_threads = threads.filter(|&thread| context.places.knows(thread));
@@ -109,7 +108,6 @@ fn nodes_of_threads(context: &Context) -> Option<Vec<(NodeId, u32)>> {
     (used.len() > 1 && used.len() < all.len()).then_some(used)
 }
 
-/// A decision about these groups.
 fn decided(
     context: &Context,
     groups: &[&ObjectGroup],
@@ -164,7 +162,7 @@ fn decided(
     decision
 }
 
-/// The costliest of them by name, and how many more there are.
+/// Names of the costliest groups, and the number of the others.
 fn what(context: &Context, groups: &[&ObjectGroup]) -> String {
     let mut costliest = groups.to_vec();
     costliest.sort_by(|a, b| context.part(b).1.total_cmp(&context.part(a).1));
@@ -179,5 +177,5 @@ fn what(context: &Context, groups: &[&ObjectGroup]) -> String {
     }
 }
 
-/// Parts of unmatched memory that are named.
+/// Most groups that are named.
 const NAMED_MAX: usize = 3;

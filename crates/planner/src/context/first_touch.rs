@@ -1,4 +1,5 @@
-//! What first touch did: the default that every decision has to beat.
+//! The threads that touched pages first. First touch is the kernel's default placement, which every decision has to
+//! beat.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -8,36 +9,37 @@ use nearpage_recording::ThreadIndex;
 
 use super::Context;
 
-/// How it is known who touched an object's pages first.
+/// How it is known which threads touched an object's pages first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstTouchBasis {
-    /// From page faults.
+    /// From page faults, or from accesses before a second thread used the object.
     Observed,
-    /// Assumed: by the thread that allocated it, or the main thread for static objects.
+    /// Assumed: by the thread that allocated the object, or the main thread for static objects.
     Assumed,
 }
 
-/// A fault on a transparent huge page touches all of it.
+/// Size of a transparent huge page: one fault on it touches all of it.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// So many of the pages whose first touch was seen were touched by their owner, where owners touched all.
+/// If owners touched this share of the pages with a known first touch, they are taken to have touched all of their
+/// pages.
 const BY_OWNERS: f64 = 0.9;
 
-/// Pages whose first touch and owner are known, from which on that is no chance.
+/// Pages with known first touch and owner from which on [`BY_OWNERS`] is no chance.
 const KNOWN_MIN: f64 = 8.0;
 
-/// Faults for each huge page that they lie in, from which on they are of small pages.
+/// Faults per huge page from which on faults are of small pages.
 const FAULTS_A_HUGE_PAGE: f64 = 1.5;
 
-/// Who touched a group's pages first, as far as it is known: from page faults, else from who used
-/// the object before any other thread did.
+/// Threads that touched a group's pages first, as far as they are known: from page faults, else from the accesses
+/// before a second thread used the object.
 #[derive(Clone, Debug)]
 pub(crate) struct FirstTouches<'a> {
-    /// Page and thread, by page.
+    /// Page and thread, ascending by page.
     touches: Cow<'a, [(u32, ThreadIndex)]>,
-    /// Pages that one fault may have touched.
+    /// Number of pages that one fault may have touched.
     reach: u32,
-    /// Whose pages were touched by their owners, by its pattern.
+    /// The group and the teams of its pattern, if owners touched their own pages.
     by_owners: Option<(&'a ObjectGroup, &'a [Team])>,
 }
 
@@ -61,14 +63,14 @@ impl<'a> FirstTouches<'a> {
         }
     }
 
-    /// Did several threads touch the pages that the group's pattern gives them?
+    /// True if several threads touched the pages that the group's pattern gives them.
     pub fn are_by_owners(&self) -> bool {
         self.by_owners.is_some()
     }
 
-    /// Who touched a page first. Faults may be sampled, and one may map a huge page: a page without a
-    /// fault is its owner's where owners touched what was seen, and else goes with the fault before it, where that one is near
-    /// or the one after it is by the same thread.
+    /// The thread that touched a page first. Faults may be sampled, and one fault may map a huge page, so some pages
+    /// have no fault. Such a page goes to its owner if owners touched the pages that were seen. Otherwise it goes with
+    /// the fault before it, if this fault is near or the next fault is by the same thread.
     pub fn toucher(&self, page: u32) -> Option<ThreadIndex> {
         let after = self.touches.partition_point(|touch| touch.0 <= page);
         let before = after.checked_sub(1).map(|at| self.touches[at]);
@@ -89,8 +91,8 @@ impl<'a> FirstTouches<'a> {
     }
 }
 
-/// Whose a page is by the group's pattern; where no rule says so, by the samples of the page, or of the nearest pages on either
-/// side where both are one thread's.
+/// The owner of a page by the group's pattern. For a mixed pattern, the main user of the page, or of the nearest
+/// sampled pages on both sides if they have the same main user.
 fn owner(group: &ObjectGroup, page: u32, teams: &[Team]) -> Option<ThreadIndex> {
     if group.pattern != Pattern::Mixed {
         return group.owner(page, teams);
@@ -113,8 +115,8 @@ pub(crate) fn main_user(page: &[Cell]) -> Option<ThreadIndex> {
     most.map(|cell| cell.thread)
 }
 
-/// Were the pages whose first touch was seen touched by their owners, several ones, a page at a time?
-/// What one thread filled is known without a pattern. `reach`: pages of a huge one.
+/// True if the pages whose first touch was seen were touched by their owners, at several places, one small page at a
+/// time. Pages that one thread filled are known without a pattern. `reach`: small pages in a huge page.
 fn are_by_owners(context: &Context, group: &ObjectGroup, reach: u32) -> bool {
     let (mut seen, mut all, mut by_owners) = (0.0, 0.0, 0.0);
     let mut places = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What decisions are made from.
+//! The inputs of decisions: a recording's attribution, a machine, and the nodes of the threads.
 
 mod first_touch;
 
@@ -16,14 +16,14 @@ use crate::place::Places;
 pub use first_touch::FirstTouchBasis;
 pub(crate) use first_touch::{FirstTouches, main_user};
 
-/// A program of a recording, its threads laid over a machine.
+/// A program of a recording, with its threads laid out on a machine.
 #[derive(Clone, Debug)]
 pub struct Input<'a> {
-    /// What each thread did to each object and page.
+    /// Accesses of each thread to each object and page.
     pub attribution: &'a Attribution,
     /// The recording's threads, objects, call sites and modules.
     pub tables: &'a Tables,
-    /// What its objects are called, told apart from all others of the recording.
+    /// Names of the objects, each unique in the recording.
     pub names: &'a Names<'a>,
     /// The machine that the plan is for.
     pub machine: &'a Machine,
@@ -31,23 +31,23 @@ pub struct Input<'a> {
     pub thread_nodes: &'a [NodeId],
     /// The process that the plan is for: a plan serves one program.
     pub pid: u32,
-    /// Its program.
+    /// The program that the process executes.
     pub program: Program,
     /// Unit of placement in bytes: the page, or the huge page where these are in use.
     pub page_bytes: u64,
 }
 
-/// An [`Input`] with what follows from it.
+/// An [`Input`] with values derived from it.
 pub(crate) struct Context<'a> {
     pub tables: &'a Tables,
     pub names: &'a Names<'a>,
     pub machine: &'a Machine,
     pub thread_nodes: &'a [NodeId],
     pub page_bytes: u64,
-    /// `[CPU's node][memory's node]`, by position.
+    /// Weights `[CPU's node][memory's node]`, by position.
     pub weights: Vec<Vec<f64>>,
     pub places: Places,
-    /// Name, position in the attribution's teams, and threads of the process's teams.
+    /// The process's teams: name, position in the attribution's teams, and threads.
     teams: Vec<(String, usize, &'a [ThreadIndex])>,
     /// Team and index of each thread, by [`ThreadIndex`].
     members: Vec<Option<(usize, u32)>>,
@@ -55,7 +55,7 @@ pub(crate) struct Context<'a> {
     pid: u32,
     /// Cost of the whole recording.
     cost_ns: f64,
-    /// By object, once somebody has asked.
+    /// By object, computed at first use.
     first_touches: Vec<OnceCell<FirstTouches<'a>>>,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Who touched the pages of one of the attribution's objects first.
+    /// Threads that touched the pages of one of the attribution's objects first.
     ///
     /// # Panics
     /// The group is of another attribution.
@@ -140,7 +140,8 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// The team at `position` in the attribution's teams as patterns name it: nothing for the first.
+    /// Name of the team at `position` in the attribution's teams, as placements write it: empty for the process's first
+    /// team.
     pub fn team_name(&self, position: usize) -> Option<String> {
         let found = self.teams.iter().position(|team| team.1 == position)?;
         Some(if found == 0 {
@@ -150,7 +151,7 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// The same for people.
+    /// Words for the team at `position` in the attribution's teams.
     pub fn team_words(&self, position: usize) -> String {
         match self.teams.iter().find(|team| team.1 == position) {
             Some((name, _, threads)) => format!("the {} threads of {name}", threads.len()),
@@ -158,7 +159,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The process's teams as plans name them, nothing for the first, with their threads.
+    /// The process's teams with their threads, named as placements write them: the first team's name is empty.
     pub fn teams(&self) -> impl Iterator<Item = (&str, &'a [ThreadIndex])> {
         let numbered = self.teams.iter().enumerate();
         numbered.map(|(number, (name, _, threads))| {
@@ -190,7 +191,7 @@ impl<'a> Context<'a> {
             .position(*self.thread_nodes.get(thread.0 as usize)?)
     }
 
-    /// Accesses and share of the recording's cost that the process has on a group.
+    /// Accesses of the process to a group, and their share of the recording's cost.
     pub fn part(&self, group: &ObjectGroup) -> (f64, f64) {
         let ours = group
             .threads
@@ -209,7 +210,7 @@ impl<'a> Context<'a> {
         )
     }
 
-    /// What was seen of a group, in words.
+    /// Numbers of loads, stores and threads of a group, in words.
     pub fn counters(&self, group: &ObjectGroup) -> String {
         let ours = || {
             group
@@ -228,7 +229,7 @@ impl<'a> Context<'a> {
         )
     }
 
-    /// Teams as plans name them. Joined ones are named by their parts.
+    /// The teams that a plan lists. Joined teams are left out: their names consist of their parts.
     pub fn plan_teams(&self) -> Vec<Team> {
         let beside_main = self.attribution.beside_main(self.pid);
         let is_joined = |position: usize| self.attribution.teams[position].is_joined;

@@ -1,5 +1,5 @@
-//! Where a plan puts the pages of a full recording: its objects, placed by the translated plan as
-//! the preload library would place them, and the trace's pages under them; and where its phases begin.
+//! Homes of a trace's pages under a plan: the translated plan places objects as the preload library would, and pages
+//! follow their objects. Also where the plan's phases begin.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,29 +16,29 @@ use crate::replay::unmatched;
 
 /// The homes that plans give to pages.
 pub struct Homes {
-    /// By page; none: left to first touch. The first plan with online migration sets it for all programs.
+    /// By page; none: left to first touch. Online migration of the first plan that has it holds for all programs.
     pub plan: PlanHomes,
-    /// Decisions.
+    /// Number of decisions.
     pub decisions: usize,
-    /// Of these, those of which an object was found in the recording.
+    /// Number of decisions with an object in the recording.
     pub found: usize,
-    /// Pages that were given a home as part of unmatched memory.
+    /// Number of pages that have a home as part of unmatched memory.
     of_unmatched: usize,
-    /// By page: an object's decision was about it, if only to leave it to first touch.
+    /// By page: true if an object's decision is about it, even if the decision leaves it to first touch.
     decided: Vec<bool>,
-    /// Names of the others.
+    /// Names of decisions without an object in the recording.
     missing: Vec<String>,
-    /// What was found again by weaker keys, or scaled.
+    /// Warnings of the translation: objects found by weaker keys, or scaled.
     warnings: Vec<String>,
 }
 
 impl Homes {
-    /// The homes of the recording's pages under `plans`, of which each is for one program, with
-    /// threads on the CPUs that they were traced on. Pages are taken to be placed when their object
-    /// is made, and to stay there: a page that several objects have in turn goes by the first.
+    /// The homes of the recording's pages under `plans`, each of which is for one program, with threads on the CPUs
+    /// that they were traced on. Pages are placed when their object is made, and stay there: if several objects have a
+    /// page in turn, the first decides.
     ///
     /// # Errors
-    /// A plan that means something that the machine or `auto` does not have, or nothing of the recording.
+    /// A plan names nodes, teams or parameters of `auto` that do not exist.
     pub fn of(plans: &[Plan], processes: &Processes) -> Result<Self, Error> {
         let mut homes = Self::with_threads(plans, &[], processes)?;
         let online_migration = plans.iter().find_map(|plan| plan.online_migration.as_ref());
@@ -56,8 +56,7 @@ impl Homes {
         Ok(homes)
     }
 
-    /// The same of what holds from the start, with threads of the first team in each other's places
-    /// ([`Phase::threads`]).
+    /// Homes from the start of the run, with threads of the first team in each other's places ([`Phase::threads`]).
     fn with_threads(plans: &[Plan], places: &[u32], processes: &Processes) -> Result<Self, Error> {
         let mut homes = Self {
             plan: PlanHomes::nothing(processes.pages),
@@ -87,7 +86,7 @@ impl Homes {
         Ok(homes)
     }
 
-    /// `places`: whose places threads have, before the phase and in it.
+    /// Adds homes of a phase. `places`: for each thread, the thread whose place it has, before the phase and in it.
     fn add_phase(
         &mut self,
         plan: &Plan,
@@ -197,7 +196,7 @@ impl Homes {
             };
             let pages = match (placement, start) {
                 (Placement::FirstTouch, Start::Allocation) => process.pages_of(object),
-                // Whoever uses a page next takes what else is on it.
+                // The next user of a page also takes the other objects on it.
                 (Placement::FirstTouch, _) => {
                     let first = object.address & !(process.machine.page_bytes - 1);
                     Some(first..object.address.saturating_add(object.size_bytes))
@@ -227,8 +226,8 @@ impl Homes {
         Ok(())
     }
 
-    /// Gives those of an object's pages that begin between two addresses their homes; `home_of`: what the
-    /// plan wants of the page at an address.
+    /// Sets the homes of an object's pages that begin in a range of addresses; `home_of` gives the home for a page's
+    /// address.
     fn take(
         &mut self,
         process: &Process,
@@ -244,7 +243,7 @@ impl Homes {
         }
     }
 
-    /// Keeps what is new of some warnings.
+    /// Adds the warnings that are new.
     fn warn(&mut self, warnings: impl IntoIterator<Item = String>) {
         for warning in warnings {
             if !self.warnings.contains(&warning) {
@@ -253,7 +252,7 @@ impl Homes {
         }
     }
 
-    /// How much of a plan there is in the recording, in a line; with what to know about it.
+    /// Lines for users: how much of a plan is in the recording, and warnings.
     pub fn notes(&self, plan: &str) -> Vec<String> {
         let pages = self.plan.homes.iter().flatten().count();
         let mut note = format!(
@@ -278,7 +277,7 @@ impl Homes {
     }
 }
 
-/// Parameters of `auto` where a plan has online migration.
+/// Parameters of `auto` for a plan with online migration.
 fn auto_parameters(online_migration: &OnlineMigration) -> Result<AutoParameters, Error> {
     let mut parameters = AutoParameters::default();
     for (name, value) in &online_migration.parameters {
@@ -289,10 +288,10 @@ fn auto_parameters(online_migration: &OnlineMigration) -> Result<AutoParameters,
     Ok(parameters)
 }
 
-/// Finds the pages of the plan in `file`.
+/// The homes of pages under the plan in `file`.
 ///
 /// # Errors
-/// A plan of which nothing is in the recording.
+/// No object of the plan is in the recording, or [`Homes::of`] fails.
 pub fn of_file(file: &Path, plan: &Plan, processes: &Processes) -> Result<Homes, Error> {
     let homes = Homes::of(std::slice::from_ref(plan), processes)?;
     if homes.decisions > 0 && homes.found == 0 {

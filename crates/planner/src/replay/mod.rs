@@ -1,5 +1,5 @@
-//! `auto` by replay: the simulator says how long a full recording takes under a plan, phase by phase where it has
-//! long ones.
+//! `auto` by replay: the simulator says how long a trace takes under a plan, phase by phase if the trace has long
+//! phases.
 
 pub mod homes;
 mod phases;
@@ -28,9 +28,9 @@ pub(crate) use phases::is_stripped;
 use process::Processes;
 use trace::Replayed;
 
-/// The machine's own model is replayed, references, barriers and all: what is uncertain is how far
-/// another run resembles this one: two tracings of the same differ by about a hundredth. That a decision costs time with
-/// an input of another size is taken three times as seriously as that it saves as much.
+/// A replay uses the machine's full model, with references, barriers and all. Only other runs are uncertain: two traces
+/// of the same run differ by about 1 %. `resized`: a cost with an input of another size counts three times as much as a
+/// saving.
 const MARGINS: Margins = Margins {
     plan: 0.01,
     object: 0.001,
@@ -38,17 +38,17 @@ const MARGINS: Margins = Margins {
     resized: 1.0 / 3.0,
     of_samples: false,
 };
-/// What moves may cost beyond what they have saved, in thousandths of the time, where the recording shows that it pays: ten
-/// times what `auto` risks without one.
+/// Time that moves may cost beyond what earlier moves have saved, in thousandths of the program's time, if the
+/// recording shows that it pays: ten times `auto`'s default without a recording.
 const BUDGET_PERMILLE: u64 = 100;
-/// Every object is a handful of replays.
+/// Each object takes a handful of replays.
 const OBJECTS_MAX: usize = 6;
 
-/// How long a replay takes, in nanoseconds.
+/// Time of a replay, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplayTime {
     all_ns: f64,
-    /// Of that, the part in which several threads run.
+    /// The part of `all_ns` in which several threads run.
     parallel_ns: f64,
 }
 
@@ -60,7 +60,7 @@ impl ReplayTime {
         }
     }
 
-    /// Of a run whose parallel part is so many times as long.
+    /// Time of a run whose parallel part is `runtime_scale` times as long.
     pub fn scaled_ns(self, runtime_scale: f64) -> f64 {
         self.all_ns + (runtime_scale - 1.0) * self.parallel_ns
     }
@@ -75,17 +75,18 @@ pub(crate) struct Replays<'a> {
     workers: usize,
     /// [`Parameters::runtime_scale`].
     runtime_scale: f64,
-    /// What was replayed before, by a hash of what it asks for each page and thread: other decisions about one part of a
-    /// plan, or the same ones about another, often come to the same.
+    /// Earlier results, by a hash of the plan's homes of pages and threads: other decisions about one part of a plan,
+    /// or the same decisions about another part, often lead to the same homes.
     known: HashMap<u64, ReplayTime>,
-    /// What else is planned: a plan for the phase of this number, or, without one, for all but its phases.
+    /// The rest of the plan around the part that is decided: the part is the phase of this number or, without a number,
+    /// everything but the phases.
     around: Option<(Plan, Option<usize>)>,
     progress: Arc<SearchProgress>,
 }
 
 impl<'a> Replays<'a> {
-    /// Of a recording, on `machine`, of runs whose parallel part is so many times as long; none where the recording
-    /// has no trace that can be replayed there.
+    /// Replays of a recording on `machine`, for runs whose parallel part is `runtime_scale` times as long; none if the
+    /// recording has no trace that can be replayed there.
     pub fn of(
         recording: &'a Recording,
         machine: &'a Machine,
@@ -110,18 +111,18 @@ impl<'a> Replays<'a> {
         }))
     }
 
-    /// Tells `progress` how far it is.
+    /// Reports progress to `progress`.
     pub fn followed_by(self, progress: Arc<SearchProgress>) -> Self {
         Self { progress, ..self }
     }
 
-    /// How long the recording takes under first touch.
+    /// Time of the recording under first touch.
     pub fn first_touch(&mut self) -> Result<ReplayTime, Error> {
         let nothing = PlanHomes::nothing(self.trace.trace.pages().len());
         Ok(self.replay_homes(vec![nothing])?[0])
     }
 
-    /// What a plan does to the time: of a run as long as the recorded one, and of the longer one.
+    /// Times without and with a plan: of a run as long as the recorded one, and of the scaled run.
     pub fn times(&mut self, plan: &Plan) -> Result<[Times; 2], Error> {
         let [before, after] = [
             self.first_touch()?,
@@ -133,15 +134,15 @@ impl<'a> Replays<'a> {
         }))
     }
 
-    /// The plan that a replay finds best, with what changes by phase and whether it has online migration,
-    /// where `parameters` allow that; none: it takes longer than `limit_ns` under all simple rules.
+    /// The plan that replays find best, with phases and online migration if `parameters` allow them. None if the
+    /// recording takes longer than `limit_ns` under all simple rules.
     pub fn decide(
         &mut self,
         limit_ns: f64,
         input: &Input,
         parameters: &Parameters,
     ) -> Result<Option<Plan>, Error> {
-        // Nothing is planned yet, whatever was decided for another program.
+        // Forget what was decided for another program.
         self.around = None;
         let Some(mut chosen) = choose_within(limit_ns, input, parameters, self)? else {
             return Ok(None);
@@ -159,7 +160,7 @@ impl<'a> Replays<'a> {
         Ok(Some(chosen.plan))
     }
 
-    /// The whole plan, of which this is the part that is decided about.
+    /// The whole plan, of which `part` is the part that is decided about.
     fn whole(&self, part: Plan) -> Plan {
         match &self.around {
             None => part,
@@ -171,7 +172,7 @@ impl<'a> Replays<'a> {
         }
     }
 
-    /// Replays under some selections, as far as it is not known what comes of them.
+    /// Times under some selections, replayed where they are unknown.
     fn replay(
         &mut self,
         alternatives: &Alternatives,
@@ -183,7 +184,7 @@ impl<'a> Replays<'a> {
         self.replay_plans(plans.collect())
     }
 
-    /// The same of whole plans.
+    /// Times under whole plans.
     fn replay_plans(&mut self, plans: Vec<Plan>) -> Result<Vec<ReplayTime>, Error> {
         let homes = plans.into_iter().map(|plan| {
             let homes = Homes::of(&[plan], &self.processes)?;
@@ -216,7 +217,7 @@ impl<'a> Replays<'a> {
         Ok(asked.iter().map(|hash| self.known[hash]).collect())
     }
 
-    /// Decides about a part of a plan, given the others; what the whole is then, and how long it takes.
+    /// Decides about a part of a plan, given the other parts; returns the whole plan and its time.
     fn decide_part(
         &mut self,
         around: Plan,
@@ -234,7 +235,7 @@ impl<'a> Replays<'a> {
         Ok((self.whole(plan), time.planned_ns))
     }
 
-    /// Decides about one phase after the other: where pages go, and whether threads that go to them do better.
+    /// Decides about one phase after the other: where pages go, and whether threads should move to their pages.
     fn decide_onwards(
         &mut self,
         mut plan: Plan,
@@ -278,7 +279,7 @@ impl<'a> Replays<'a> {
         Ok((plan, planned_ns))
     }
 
-    /// The best plan that changes with the recording's long phases, if it takes less time than one that does not.
+    /// The best plan that changes with the recording's long phases, if it takes less time than a plan without phases.
     fn decide_phases(
         &mut self,
         chosen: &Chosen,
@@ -297,10 +298,10 @@ impl<'a> Replays<'a> {
             phases: phases.clone(),
             ..plan.clone()
         };
-        // From the plan for the whole run: what had better change as it goes on.
+        // From the plan for the whole run: what should change in each phase.
         let onwards = with_phases(&chosen.plan);
         let onwards = self.decide_onwards(onwards, &found, input, parameters)?;
-        // From nothing: each phase for itself, the last first, then what comes before them all, and once more.
+        // From nothing: each phase by itself, the last first, then the time before them all, and each phase again.
         let nothing = Plan {
             decisions: Vec::new(),
             ..chosen.plan.clone()
@@ -324,11 +325,12 @@ impl<'a> Replays<'a> {
         Ok((worth_it && !plan.phases.is_empty()).then_some((plan, planned_ns)))
     }
 
-    /// The plan with online migration, and the time that it takes; none: it is slower with it.
+    /// The plan with online migration; none if migration makes it slower.
     ///
-    /// Of four ways, placed as decided or by first touch, with `auto`'s budget or more, the quickest is taken if that is
-    /// worth it. What another input asks for is not in a recording: otherwise it is the plan as decided, with `auto`'s
-    /// budget, unless that costs more than a decision may with an input of another size.
+    /// There are four ways: pages placed as decided or by first touch, with `auto`'s budget or a larger one. The
+    /// quickest is taken if it saves enough. Otherwise the plan as decided is taken, with `auto`'s budget, as another
+    /// input may need migration that this recording does not show. Its cost is limited to what a decision may cost with
+    /// an input of another size.
     fn decide_live(
         &mut self,
         chosen: &Chosen,

@@ -1,10 +1,10 @@
-//! Long phases of a full recording, and plans that change with them.
+//! Long phases of a trace, and plans that change with them.
 //!
-//! A phase begins with a function that a team of threads runs: the body of a parallel region or of a task as GCC and
-//! LLVM outline it, or a thread's start routine. When it is executed for the first time, any run of the program shows, whatever its
-//! input. Only the first time counts: regions that take turns, as in every iteration of a loop, begin within a short
-//! time of each other, and are one phase. A phase is long if it makes a tenth of the program's misses or more; a
-//! shorter one is part of the one before it.
+//! A phase begins with a function that a team of threads runs: the body of a parallel region or of a task, as GCC and
+//! LLVM outline it, or a thread's start routine. Any run of the program shows when this function is first executed,
+//! whatever its input. Only the first time counts: regions that take turns, as in every iteration of a loop, begin
+//! within a short time of each other and are one phase. A phase is long if it makes at least a tenth of the program's
+//! misses; a shorter phase is part of the phase before it.
 
 use std::ops::Range;
 
@@ -21,30 +21,31 @@ use crate::context::Input;
 use crate::error::Error;
 use crate::replay::process::recorded_image;
 
-/// A phase with less of the program's misses is not looked for: what it can save, moves have to be paid from, and
-/// each one is as much work as a plan.
+/// Least share of the program's misses in a long phase: its saving has to pay for moves, and deciding about it is as
+/// much work as deciding about a plan.
 const LONG: f64 = 0.1;
 
 /// A long phase of a recording.
 pub struct LongPhase {
-    /// Without decisions.
+    /// The phase, without decisions.
     pub phase: Phase,
-    /// What threads did in it, as if nothing was known of before.
+    /// Accesses in the phase, as if nothing was known of the time before.
     pub attribution: Attribution,
 }
 
 /// The long phases of a process, in order of time.
 pub struct Phases {
-    /// The time before all others.
+    /// Accesses before the first long phase.
     pub first: Attribution,
-    /// At least one.
+    /// At least one long phase.
     pub others: Vec<LongPhase>,
 }
 
-/// Looks for long phases; none where there is but one. A program that marks its stable phase has said what counts.
+/// Looks for long phases; none if there is only one phase, or if the program marks its stable phase, which says what
+/// counts.
 ///
 /// # Errors
-/// A recording that cannot be read.
+/// The recording cannot be read.
 pub fn of(recording: &Recording, input: &Input) -> Result<Option<Phases>, Error> {
     let pid = input.pid;
     let marks = &recording.metadata.marks;
@@ -81,7 +82,7 @@ pub fn of(recording: &Recording, input: &Input) -> Result<Option<Phases>, Error>
     Ok(Some(Phases { first, others }))
 }
 
-/// Have the functions of a recorded program no names? Phases that begin in it are not seen then.
+/// True if no function of a recorded program has a name: phases that begin in it are not seen then.
 pub fn is_stripped(recording: &Recording, program: &Program) -> bool {
     let is_program = |module: &&Module| {
         module.file_name() == program.executable && module.build_id == program.build_id
@@ -105,7 +106,7 @@ pub fn first_team(attribution: &Attribution, pid: u32) -> &[ThreadIndex] {
     found.map_or(&[], |team| &team.threads)
 }
 
-/// Nodes of threads, by [`ThreadIndex`], with those of a team in each other's places.
+/// Nodes of threads, by [`ThreadIndex`], with the threads of a team in each other's places.
 pub fn nodes_in(places: &[u32], team: &[ThreadIndex], nodes: &[NodeId]) -> Vec<NodeId> {
     let mut moved = nodes.to_vec();
     if places.len() == team.len() {
@@ -116,9 +117,9 @@ pub fn nodes_in(places: &[u32], team: &[ThreadIndex], nodes: &[NodeId]) -> Vec<N
     moved
 }
 
-/// Whose place each thread of a team had better take in a phase, if pages stay near those who used them in the phase
-/// before: of all pairs, the one with most references to what the other used goes first. `places`: where they were then.
-/// None: nobody goes to another node.
+/// For each thread of a team, the thread whose place it should take in a phase, if pages stay near their users in the
+/// phase before. Pairs are matched by number of references to pages that the other thread used, the most first.
+/// `places`: places in the phase before. None if no thread would go to another node.
 pub fn exchanged(
     before: &[ObjectGroup],
     now: &[ObjectGroup],
@@ -146,7 +147,7 @@ pub fn exchanged(
             (references, place(user) == to, user, to)
         })
         .collect();
-    // Of equal ones, who stays; then in order, so that the same recording has the same plan.
+    // Of equal pairs, threads that stay come first, then the order: one recording always gives the same plan.
     pairs.sort_by(|a, b| {
         let most = b.0.total_cmp(&a.0).then(b.1.cmp(&a.1));
         most.then((a.2, a.3).cmp(&(b.2, b.3)))
@@ -164,7 +165,8 @@ pub fn exchanged(
     taken.iter().enumerate().any(moves).then_some(taken)
 }
 
-/// References to pages of an object that other threads referred to before, as shares of those: owner, user, references.
+/// References to pages of an object that other threads used before, divided by their earlier accesses: owner, user,
+/// references.
 fn shared<'a>(
     before: &'a ObjectGroup,
     now: &'a ObjectGroup,
@@ -187,20 +189,20 @@ fn shared<'a>(
 /// A function that threads of a team run.
 struct Function {
     phase: Phase,
-    /// Its addresses.
+    /// The function's addresses.
     code: Vec<Range<u64>>,
     first: Option<First>,
 }
 
-/// When a function was executed for the first time.
+/// First execution of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct First {
     misses_before: u64,
     time_ns: u64,
 }
 
-/// Bodies of parallel regions and tasks, and start routines of threads, of the modules that a process has mapped and whose files
-/// are still those that were recorded.
+/// Bodies of parallel regions and tasks, and start routines of threads, in modules that a process has mapped and whose
+/// files are still the recorded builds.
 fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
     let tables = &recording.tables;
     let mut functions = Vec::new();
@@ -252,9 +254,9 @@ fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
     functions
 }
 
-/// Is it the body of a parallel region or task, by the name that the compiler gave it? GCC: `f._omp_fn.0`; LLVM:
-/// `f.omp_outlined`, `.omp_outlined..1`, `.omp_task_entry.`. What the body calls, or jumps to, is not: what is seldom
-/// executed (`.cold`) or was split off (`.part.0`).
+/// True for the body of a parallel region or task, by the name that the compiler gave it. GCC: `f._omp_fn.0`; LLVM:
+/// `f.omp_outlined`, `.omp_outlined..1`, `.omp_task_entry.`. False for parts of a body that the compiler split off:
+/// seldom executed code (`.cold`) and `.part.0`.
 fn is_body(name: &str) -> bool {
     let is_whole = !name.contains(".cold") && !name.contains(".part.");
     is_whole
@@ -263,8 +265,8 @@ fn is_body(name: &str) -> bool {
             || name.contains(".omp_task_entry."))
 }
 
-/// Notes when each function was first executed, by its first instruction fetch that missed; returns the process's
-/// misses.
+/// Notes when each function was first executed, by its first instruction fetch that missed. Returns the number of the
+/// process's misses.
 fn executed(recording: &Recording, pid: u32, functions: &mut [Function]) -> Result<u64, Error> {
     let mut by_address: Vec<(u64, u64, usize)> = Vec::new();
     for (number, function) in functions.iter().enumerate() {
@@ -307,8 +309,8 @@ fn executed(recording: &Recording, pid: u32, functions: &mut [Function]) -> Resu
     Ok(misses)
 }
 
-/// Which of the functions that begin after so many misses, in order, long phases begin with. The first is part of the
-/// time before, in which one thread may run alone.
+/// Positions of the functions with which long phases begin, from the numbers of misses before each function, ascending.
+/// The first function belongs to the time before, in which one thread may run alone.
 fn long(begins: &[u64], misses: u64) -> Vec<usize> {
     let least = (LONG * misses as f64).ceil() as u64;
     let mut taken: Vec<usize> = Vec::new();
@@ -322,7 +324,8 @@ fn long(begins: &[u64], misses: u64) -> Vec<usize> {
     taken
 }
 
-/// What a process did between two times. Who touched pages first says nothing of where they are then.
+/// Accesses of a process between two times. First touches before the first time do not tell where pages are then, so
+/// they are dropped.
 fn attributed(
     recording: &Recording,
     input: &Input,
@@ -362,11 +365,12 @@ mod tests {
     #[test]
     fn phases_are_long_and_begin_after_a_long_time() {
         let no: [usize; 0] = [];
-        // Regions of an iteration take turns from the beginning on.
+        // Regions of one iteration take turns from the beginning.
         assert_eq!(long(&[50, 60, 70], 1000), no);
         assert_eq!(long(&[50, 149, 1000], 1000), no);
         assert_eq!(long(&[50, 150], 1000), [1]);
-        // The second of two that begin together is part of the first's phase; the last is too short.
+        // The second of two functions that begin together is part of the first one's phase; the last phase is too
+        // short.
         assert_eq!(long(&[0, 300, 310, 700, 950], 1000), [1, 3]);
         assert_eq!(long(&[0, 900], 1000), [1]);
         assert_eq!(long(&[0, 901], 1000), no);
@@ -374,7 +378,7 @@ mod tests {
         assert_eq!(long(&[0, 0, 0], 0).len(), 2);
     }
 
-    /// Loads of threads from pages of an object: page, thread, how many.
+    /// An object with loads: page, thread, number of loads.
     fn grid(loads: &[(u32, u32, f32)]) -> [ObjectGroup; 1] {
         let cell = |&(page, thread, loads): &(u32, u32, f32)| Cell {
             page,
@@ -424,12 +428,12 @@ mod tests {
         };
         assert_eq!(exchanged(&opposite, &four, &[]), Some(vec![3, 2, 1, 0]));
         assert_eq!(exchanged(&before, &four, &[]), None);
-        // All are on one node; or in each other's places already, with their pages.
+        // All threads are on one node, or in each other's places already, with their pages.
         assert_eq!(exchanged(&opposite, &[NodeId(1); 4], &[]), None);
         assert_eq!(exchanged(&before, &four, &[3, 2, 1, 0]), None);
         let back = exchanged(&opposite, &four, &[3, 2, 1, 0]);
         assert_eq!(back, Some(vec![0, 1, 2, 3]));
-        // Two want to go where one was: who refers to more; the other takes what is left.
+        // Two threads want one place: the thread with more references gets it, the other takes the place that is left.
         let crowded = grid(&[(0, 1, 9.0), (0, 2, 5.0), (3, 3, 9.0)]);
         assert_eq!(exchanged(&crowded, &four, &[]), Some(vec![1, 0, 2, 3]));
         assert_eq!(exchanged(&grid(&[]), &four, &[]), None);

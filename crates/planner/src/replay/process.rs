@@ -1,5 +1,4 @@
-//! The processes of a full recording, in which plans are looked for: their threads, pages and objects as they were
-//! traced.
+//! The processes of a trace, for which plans are looked up: their threads, pages and objects as they were traced.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -17,16 +16,16 @@ use nearpage_wire::pieces::Extent;
 use crate::placed_objects::{module_name, place_objects, second_thread_ns};
 use crate::programs::program;
 
-/// The processes of a full recording, in which plans are looked for.
+/// The processes of a trace, for which plans are looked up.
 pub struct Processes<'a> {
     pub(super) recording: &'a Recording,
     pub(super) all: Vec<Process<'a>>,
-    /// Pages of the trace.
+    /// Number of pages in the trace.
     pub(super) pages: usize,
 }
 
 impl<'a> Processes<'a> {
-    /// Those of a recording, as they were traced on a machine.
+    /// The processes of a recording, as they were traced on a machine.
     pub fn of(recording: &'a Recording, trace: &Trace, machine: &'a Machine) -> Self {
         let threads = recording.tables.threads.iter();
         let mut pids: Vec<u32> = threads.map(|thread| thread.pid).collect();
@@ -42,33 +41,33 @@ impl<'a> Processes<'a> {
     }
 }
 
-/// Address of a function in the file of its module, and its bytes.
+/// Offset of a function in the file of its module, and its size in bytes.
 fn by_name(function: &str, module: &Module) -> Option<(u64, u64)> {
     let image = recorded_image(module)?;
     let symbol = *image.functions(function).first()?;
     Some((symbol.offset, symbol.size_bytes))
 }
 
-/// A module's file, where it is still the one that was recorded.
+/// A module's file, if it is still the recorded build.
 pub fn recorded_image(module: &Module) -> Option<ModuleImage> {
     let image = ModuleImage::load(&module.file()).ok()?;
     (image.build_id == module.build_id).then_some(image)
 }
 
-/// A page of the trace, and how long it was at its address.
+/// A page of the trace, and the time in which it was at its address.
 pub(super) struct Page {
     pub address: u64,
     pub since_ns: u64,
     pub until_ns: u64,
     pub number: usize,
     pub first_touch: Option<Touch>,
-    /// It is a file's, which other processes may map.
+    /// True for pages of a file, which other processes may map.
     pub is_of_file: bool,
 }
 
 impl Page {
-    /// Was it ever the object's? What lies at its address when it is unmapped and touched again is
-    /// the next page's.
+    /// True if the page ever belonged to the object. If the page is unmapped and its address touched again, later
+    /// contents belong to the next page of that address.
     pub fn is_of(&self, object: &Object) -> bool {
         let outlived = object.born_ns > self.since_ns && object.died_ns > self.until_ns;
         self.since_ns < object.died_ns && object.born_ns < self.until_ns && !outlived
@@ -81,11 +80,11 @@ pub(super) struct Process<'a> {
     pub machine: &'a Machine,
     pub pid: u32,
     pub program: nearpage_plan::Program,
-    /// Threads in order of creation: team, number in it, what recordings call it, CPU.
+    /// Threads in order of creation: team, number in the team, index in the recording, CPU.
     pub threads: Vec<(&'a str, u32, ThreadIndex, CpuId)>,
-    /// By address, then time.
+    /// By address, then by time.
     pub pages: Vec<Page>,
-    /// Its program on disk, read when it is asked for.
+    /// Its program on disk, read at first use.
     pub image: OnceCell<Option<ProgramImage>>,
 }
 
@@ -134,7 +133,7 @@ impl<'a> Process<'a> {
         }
     }
 
-    /// Its pages that begin between two addresses.
+    /// The process's pages that begin in a range of addresses.
     pub fn pages_within(&self, range: Range<u64>) -> impl Iterator<Item = &Page> {
         let first = self
             .pages
@@ -143,12 +142,12 @@ impl<'a> Process<'a> {
         from.take_while(move |page| page.address < range.end)
     }
 
-    /// When its second thread came to be.
+    /// Time at which its second thread was created.
     pub fn second_thread_ns(&self) -> u64 {
         second_thread_ns(&self.recording.tables, self.pid)
     }
 
-    /// The pages that placements of an object are about; none of an object of less than two.
+    /// The range of whole pages that placements of an object are about; none for objects of fewer than two pages.
     pub fn pages_of(&self, object: &Object) -> Option<Range<u64>> {
         let page_bytes = self.machine.page_bytes as usize;
         let extent = Extent {
@@ -161,7 +160,7 @@ impl<'a> Process<'a> {
         Some(start as u64..end as u64)
     }
 
-    /// Is the plan for this program, rebuilt or not?
+    /// True if the plan is for this program, in any build.
     pub fn runs(&self, plan: &Plan) -> bool {
         let same = |planned: &str, own: &str| !planned.is_empty() && planned == own;
         same(&plan.program.build_id, &self.program.build_id)
@@ -169,8 +168,7 @@ impl<'a> Process<'a> {
             || plan.program.build_id.is_empty() && plan.program.executable.is_empty()
     }
 
-    /// The program on disk, where it is the build that was recorded: rebuilt programs' objects are
-    /// found by their symbols.
+    /// The program on disk, if it is the recorded build: objects of other builds are found by their symbols.
     fn image(&self) -> Option<&ProgramImage> {
         let read = || {
             let modules = &self.recording.tables.modules;
@@ -185,8 +183,8 @@ impl<'a> Process<'a> {
         self.image.get_or_init(read).as_ref()
     }
 
-    /// Its pages with a phase's function, and the function's bytes in each: as it was in the recorded build, or, in
-    /// another one, by name.
+    /// Pages with a phase's function, and the function's bytes in each. The function is found by its offset in the
+    /// recorded build, and by name in another build.
     pub fn entry_of(&self, phase: &Phase) -> Vec<(u32, Range<u32>)> {
         let tables = &self.recording.tables;
         let own = tables.mappings.iter().filter(|one| one.pid == self.pid);
@@ -222,7 +220,7 @@ impl<'a> Process<'a> {
         in_pages.collect()
     }
 
-    /// Is the module of this file name this build of it?
+    /// True if the module with this file name has this build ID.
     pub fn has_build(&self, file_name: &str, build_id: &str) -> bool {
         let mut modules = self.recording.tables.modules.iter().map(module_name);
         modules.any(|module| module.file_name == file_name && module.build_id == build_id)
@@ -239,7 +237,7 @@ impl<'a> Process<'a> {
         self.recording.metadata.rank
     }
 
-    /// Threads of a team by number, with their CPUs.
+    /// Threads of a team by number, each number once, with their CPUs.
     fn members(&self, team: &str) -> Vec<(ThreadIndex, CpuId)> {
         let members = self.threads.iter().filter(|(name, ..)| *name == team);
         let mut members: Vec<_> = members
@@ -250,14 +248,14 @@ impl<'a> Process<'a> {
         members.into_iter().map(|(_, member)| member).collect()
     }
 
-    /// Threads of the plan's first team that go to another node where `places` change from one to another, and
-    /// the node's position; none: the team has another size.
+    /// Threads of the plan's first team that go to another node when `places` change from the first to the second, with
+    /// the node's position; none if the team has another size.
     pub fn moved(&self, plan: &Plan, places: [&[u32]; 2]) -> Option<Vec<(ThreadIndex, u16)>> {
         let members = self.members(&plan.teams.first()?.name);
         if members.len() != places[1].len() {
             return None;
         }
-        // Places for another number of threads moved nobody before either.
+        // Places for another number of threads had no effect before, either.
         let places = places.map(|places| match places.len() == members.len() {
             true => places,
             false => &[],
@@ -301,7 +299,7 @@ impl<'a> Process<'a> {
         )
     }
 
-    /// Hands out the objects that rules take, in order of birth.
+    /// Calls `each` with the objects that rules place, in order of birth.
     pub fn place_objects(&self, compact: &Compact, mut each: impl FnMut(&Object, &Evaluated)) {
         let rules = compact.process(self.executable(), self.rank(), self.machine.page_bytes);
         let tables = &self.recording.tables;

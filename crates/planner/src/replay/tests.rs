@@ -14,12 +14,12 @@ use crate::making::{
 
 const THREADS: u64 = 4;
 
-/// Four threads use a share each of a grid that the main thread filled.
+/// Four threads use a share each of a grid which the main thread filled.
 fn shares(each: u64) -> Traced {
     shares_on([0, 1, 2, 3], each)
 }
 
-/// What a planner replays of a trace, with the costliest program.
+/// Calls `use_them` with the replays of a trace and the costliest program.
 fn with_replays<T>(
     traced: &Traced,
     runtime_scale: f64,
@@ -90,12 +90,12 @@ fn what_was_replayed_is_not_replayed_again() {
         let both = both.expect("replayed");
         assert_eq!(both[0].all_ns, both[1].all_ns);
         assert_eq!(replays.known.len(), 3, "one of two that are the same");
-        // What is known is taken as it is.
+        // Known times are used as they are.
         for known in replays.known.values_mut() {
             known.all_ns = 42.0;
         }
         assert_eq!(time(replays, &same), 42.0);
-        // Starts, phases and online migration are other plans for the same pages.
+        // Starts, phases and online migration make other plans for the same pages.
         let mut later = grid(block());
         later.decisions[0].start = Start::SecondThread;
         assert_ne!(time(replays, &later), 42.0);
@@ -103,7 +103,7 @@ fn what_was_replayed_is_not_replayed_again() {
         migrated.online_migration = Some(OnlineMigration::default());
         assert_ne!(time(replays, &migrated), 42.0);
         assert_eq!(replays.known.len(), 5);
-        // What is known is not replayed again.
+        // Known plans are not replayed again.
         assert_eq!(replays.progress.replayed(), 5);
     });
 }
@@ -179,15 +179,15 @@ fn parts_of_plans_are_replayed_with_the_other_parts() {
     });
 }
 
-/// Two parallel regions, `forward` and `backward`; in the second each thread uses the share of the thread so many
-/// numbers on.
+/// Two parallel regions, `forward` and `backward`. In the second region each thread uses the share of the thread
+/// `exchange` numbers on.
 fn two_regions(exchange: u64, library_file: &std::path::Path) -> Traced {
     let [forward, backward] = library(library_file);
     let each = 400;
     let steps = |thread: u64| {
         let mut steps: Steps = vec![fetch(CODE + forward.0)];
         steps.extend(share(thread, each));
-        // All leave the first region together.
+        // All threads leave the first region together.
         let (signal, other) = (10 + thread, 10 + (thread + 1) % THREADS);
         steps.push((
             1,
@@ -275,7 +275,7 @@ fn online_migration_is_planned_unless_it_costs() {
             let decided = replays.decide_live(&chosen, &parameters);
             decided.expect("replayed")
         };
-        // All is in its place: it saves nothing, and costs nothing.
+        // All pages are in place: migration saves nothing, and costs nothing.
         let kept = decide(replays, recorded.planned_ns, false).expect("it costs nothing");
         assert_eq!(kept.decisions, start.decisions);
         let parameters = kept.online_migration.expect("online migration").parameters;
@@ -288,7 +288,7 @@ fn online_migration_is_planned_unless_it_costs() {
                 .parameters
                 .is_empty()
         );
-        // If the plan alone took less time, it would cost.
+        // If the plan alone took less time, migration would cost time.
         let less_ns = recorded.planned_ns - 0.01 * recorded.first_touch_ns;
         assert_eq!(decide(replays, less_ns, false), None);
     });
@@ -296,7 +296,7 @@ fn online_migration_is_planned_unless_it_costs() {
 
 #[test]
 fn quickest_way_of_online_migration_is_taken_where_it_saves() {
-    // Everything is where nobody runs, so that it is quicker to leave pages to first touch.
+    // All pages are on a node where no thread runs, so that first touch is quicker.
     with_replays(&shares(50), 1.0, |replays, _| {
         let start = grid(on_node(7));
         let [time, _] = replays.times(&start).expect("replayed");

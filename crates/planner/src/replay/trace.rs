@@ -1,4 +1,4 @@
-//! A recording's trace as the simulator takes it.
+//! A recording's trace as input of the simulator.
 
 use nearpage_recording::trace::{Miss, PageIndex, StepBatch, Steps, TraceEvent};
 use nearpage_recording::{Object, ObjectKind, Recording};
@@ -10,30 +10,30 @@ use crate::programs;
 pub struct Replayed {
     /// The trace on disk.
     pub trace: nearpage_recording::trace::Trace,
-    /// Processes, in the order of their threads.
+    /// Processes, in the order of their first threads in the trace.
     processes: Vec<u32>,
     /// Process of each thread.
     applications: Vec<u16>,
-    /// Objects of more than a page: process, first page number, pages. In order of place; of those
-    /// that begin together, the largest last.
+    /// Objects of more than a page: process, first page number, number of pages. Sorted; of objects that begin on one
+    /// page, the largest is last.
     objects: Vec<(u32, u64, u64)>,
-    /// Pages with data of the program's own: process, first page number, end. In order of place, none overlaps another.
+    /// Page ranges with the program's own data: process, first page number, end. Sorted, without overlaps.
     data: Vec<(u32, u64, u64)>,
     kept: Option<Kept>,
 }
 
-/// Decoded steps.
+/// Decoded steps that are kept in memory.
 struct Kept {
     /// By thread.
     steps: Vec<Vec<StepBatch>>,
     any_marked: bool,
 }
 
-/// Decoded steps that are kept, at most: 256 MiB, sixteen million misses.
+/// Limit of decoded steps that are kept: 256 MiB, sixteen million misses.
 const STEPS_BYTES_MAX: usize = 256 << 20;
 
 impl Replayed {
-    /// Of a recording.
+    /// The trace of a recording.
     pub fn new(recording: &Recording, trace: nearpage_recording::trace::Trace) -> Self {
         let mut processes = Vec::new();
         let mut number = |pid: u32| {
@@ -83,8 +83,8 @@ impl Replayed {
         }
     }
 
-    /// Objects of a page and more of a recording: process, first page number, number after the last one, and the object.
-    /// In order of place; an object inside another comes after it.
+    /// Objects of at least a page: process, first page number, end, and object. Sorted by place; an object inside
+    /// another comes after it.
     pub fn objects<'a>(&self, recording: &'a Recording) -> Vec<(u16, u64, u64, &'a Object)> {
         let page_bytes = self.trace.pages().page_bytes();
         let large = |object: &&Object| object.size_bytes >= page_bytes;
@@ -100,7 +100,7 @@ impl Replayed {
         objects
     }
 
-    /// Keeps the decoded steps, unless there are too many: a quarter of a replay is decoding them.
+    /// Keeps the decoded steps, unless there are too many: decoding takes a quarter of a replay.
     pub fn keep_steps(&mut self) -> Result<(), nearpage_recording::Error> {
         self.keep_steps_within(STEPS_BYTES_MAX)
     }
@@ -130,7 +130,7 @@ impl Replayed {
     }
 }
 
-/// Pages of the heap, of mappings that programs make, and of static data of the programs themselves.
+/// Page ranges of the heap, of mappings that programs make, and of the programs' own static data.
 fn data(recording: &Recording, page_bytes: u64) -> Vec<(u32, u64, u64)> {
     let tables = &recording.tables;
     let mut executables: Vec<(u32, String)> = Vec::new();
@@ -200,7 +200,7 @@ impl Trace for Replayed {
 
     fn extent(&self, page: u32) -> Option<(u64, u64)> {
         let (pid, number) = (self.trace.pid(PageIndex(page)), self.page_number(page));
-        // Of those that begin at or before the page, the last that reaches it.
+        // Of objects that begin at or before the page, the last that reaches it.
         let end = self
             .objects
             .partition_point(|&(other, first, _)| (other, first) <= (pid, number));
@@ -234,8 +234,8 @@ impl Trace for Replayed {
     }
 }
 
-/// Objects that are looked at for one that reaches a page: a mapping is cut into no more large
-/// objects than that, or its pages after them are in none.
+/// Most objects that are searched for one that reaches a page. A mapping with more large objects in it has no extent
+/// for pages after them.
 const NESTED_MOST: usize = 1000;
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use nearpage_simulator::Home;
 
 use super::process::{Page, Process};
 
-/// Pages of unmatched memory by number, with their homes on these nodes, or, without any, where they are touched:
-/// pages that no object's decision is about, nor are of a file, code or a stack. What was touched before the
-/// recording saw it stays where it is.
+/// Pages of unmatched memory by number, with their homes on these nodes or, without nodes, where they are touched.
+/// These are pages that no object's decision is about, and that are not of a file, code or a stack. Pages that were
+/// touched before the recording began stay where they are.
 pub(super) fn homes<'a>(
     start: Start,
     nodes: &[NodeId],
@@ -34,7 +34,7 @@ pub(super) fn homes<'a>(
         let node = turn.map(|turn| nodes[turn as usize]);
         let home = match start {
             Start::Allocation => node.map(Home::Node),
-            // What is touched later has its place at once.
+            // A page that is touched later gets its place at once.
             Start::SecondThread if touch.time_ns >= second_ns => node.map(Home::Node),
             Start::SecondThread => Some(Home::Later(node)),
             Start::Parallel => Some(Home::Parallel(node)),
@@ -43,7 +43,7 @@ pub(super) fn homes<'a>(
     })
 }
 
-/// By page: it is of a stack, of thread-local storage or of code.
+/// By page: true for pages of a stack, of thread-local storage or of code.
 fn of_other_kinds(process: &Process, pages: usize) -> Vec<bool> {
     let mut elsewhere = vec![false; pages];
     let kinds = [ObjectKind::Stack, ObjectKind::Tls, ObjectKind::Code];

@@ -1,10 +1,10 @@
-//! Decisions about the heap's pages full of small objects.
+//! Decisions about the heap that `brk` extends, whose pages are full of small objects.
 
 use nearpage_attribution::IN_BRK_HEAP;
 
 use super::*;
 
-/// A heap of which each of four threads uses a share of its own, filled by the master.
+/// A heap that the main thread filled, and of which each of four threads uses a share of its own.
 fn heap() -> Recording {
     let mut recording = Recording::new(4);
     let cells: Vec<(u32, u32, f32)> = (0..40).map(|page| (page, page / 10, 1000.0)).collect();
@@ -21,7 +21,7 @@ fn every_policy_places_them_by_their_distance_from_its_start() {
     let shares = Placement::Block {
         team: String::new(),
     };
-    // With an input of another size shares would be no worse than spreading it.
+    // With an input of another size, shares would be no worse than spreading the heap.
     for policy in [
         Policy::Auto,
         Policy::Object,
@@ -54,7 +54,8 @@ fn every_policy_places_them_by_their_distance_from_its_start() {
     }
 }
 
-/// It is what no object's decision is about: a plan without one says nothing of it, and a phase cannot.
+/// The heap is memory that no object's decision is about. A plan without a decision about the heap predicts nothing for
+/// it, and a phase cannot place it.
 #[test]
 fn a_plan_without_it_predicts_nothing_of_it_and_no_phase_has_it() {
     let recording = heap();
@@ -69,7 +70,7 @@ fn a_plan_without_it_predicts_nothing_of_it_and_no_phase_has_it() {
     };
     let plan = recording.with(&opteron(), |input| decide(Policy::Auto, input, &parameters));
     assert_eq!(plan.decisions, []);
-    // What allocators map by themselves is not that heap.
+    // Memory that allocators map by themselves is not part of this heap.
     let mut arenas = heap();
     arenas.attribution.objects[0].name =
         ObjectName::Other("arenas, outside logged objects".to_owned());
@@ -78,7 +79,7 @@ fn a_plan_without_it_predicts_nothing_of_it_and_no_phase_has_it() {
     }
 }
 
-/// Objects in a heap that is placed would go with the pages around them.
+/// Objects in a heap that is placed would move with the pages around them.
 #[test]
 fn well_placed_objects_of_the_heap_are_kept_by_a_decision() {
     for policy in [Policy::Object, Policy::Uniform, Policy::Auto] {

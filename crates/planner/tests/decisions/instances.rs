@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Eight buffers, allocated one after the other by the master, three for the first of four threads and one for the second; the
-/// last two were never sampled.
+/// Eight buffers, which the main thread allocated one after the other. The first thread uses three of them, the second
+/// thread one, the third thread the rest; the last two buffers were never sampled.
 #[test]
 fn instances_go_to_their_users_in_order_of_allocation() {
     let mut recording = Recording::new(4);
@@ -66,8 +66,8 @@ fn instances_go_to_their_users_in_order_of_allocation() {
     assert_eq!(recording.decide(Policy::Object, &opteron()).decisions, []);
 }
 
-/// Rows that the main thread allocates one by one, of which each thread uses an equal share: a rule that holds for any
-/// number of rows and threads, unlike the numbers of the recorded ones.
+/// The main thread allocates rows one by one, and each thread uses an equal share of them. A rule holds for any number
+/// of rows and threads, unlike the recorded numbers of rows.
 #[test]
 fn instances_in_equal_shares_are_dealt_in_blocks() {
     let recording = |owner: fn(u32) -> u32| {
@@ -107,7 +107,7 @@ fn instances_in_equal_shares_are_dealt_in_blocks() {
         assert_eq!(prediction.planned.local_share, 1.0);
         assert!(prediction.first_touch.local_share < 0.4);
     }
-    // Shares that no rule knows stay as they were recorded.
+    // Shares that fit no rule stay as they were recorded.
     let unequal = recording(|order| [0, 1, 1, 2, 3][order as usize / 5]);
     let plan = unequal.decide(Policy::Object, &opteron());
     assert_eq!(plan.decisions.len(), 4);
@@ -118,7 +118,8 @@ fn instances_in_equal_shares_are_dealt_in_blocks() {
     );
 }
 
-/// A buffer for each thread, or several, dealt to them in the order of allocation: that holds for any number of threads.
+/// One buffer for each thread, or several, dealt to threads in order of allocation: the rule holds for any number of
+/// threads.
 #[test]
 fn instances_that_threads_use_in_turn_are_dealt_round_robin() {
     for count in [4, 11] {

@@ -1,18 +1,18 @@
-//! `auto` by judges that know other things than the model does.
+//! `auto` with judges that differ from the model.
 
 use super::*;
 
-/// So long that nothing is uncertain.
+/// A time so long that nothing is uncertain.
 pub const HOURS_NS: f64 = 1e16;
 
-/// Likes one placement from one start.
+/// Prefers one placement with one start.
 pub struct Likes {
     pub placement: Placement,
     pub start: Start,
     pub of_samples: bool,
 }
 
-/// How far a judge that replays is trusted, but for what it makes slower.
+/// Margins of a judge that replays, except for accesses that become slower.
 const OF_REPLAYS: Margins = Margins {
     plan: 0.005,
     object: 0.001,
@@ -84,10 +84,10 @@ fn auto_finds_pages_that_are_best_with_whoever_uses_them_next_and_starts_that_sa
     }
 }
 
-/// Knows what plans save and what they cost with an input of another size, as shares of the time.
+/// Predicts savings, and costs with an input of another size, as shares of the time.
 struct Foresees {
     saved: f64,
-    /// For placements that are not the recorded one: what the object's pattern would make of them.
+    /// Cost of placements other than `wanted`, which stand for the wanted one with an input of another size.
     cost_resized: f64,
     wanted: Placement,
     slower: f64,
@@ -125,8 +125,8 @@ impl Judge for Foresees {
     }
 }
 
-/// Runs of the pages that one input had, and blocks of its size, fit no other input unless the pattern grows as
-/// the plan takes it to.
+/// Page runs and blocks of one input's size fit another input only if the pattern grows as the plan's translation
+/// assumes.
 #[test]
 fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
     let cyclic = Pattern::BlockCyclic {
@@ -163,7 +163,7 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
     }
 }
 
-/// Blocks of six pages save most, and cost more with an input of another size; shares save little, whatever the size.
+/// Blocks of six pages save most, and cost more with an input of another size; shares save little, with any size.
 struct FindsCyclicRisky;
 
 impl Judge for FindsCyclicRisky {
@@ -196,7 +196,7 @@ impl Judge for FindsCyclicRisky {
     }
 }
 
-/// Of a program with such an array nothing was placed.
+/// Earlier versions placed nothing in a program with such an array.
 #[test]
 fn auto_drops_the_decision_that_costs_too_much_in_another_size_and_keeps_the_others() {
     let cyclic = Pattern::BlockCyclic {
@@ -218,7 +218,7 @@ fn auto_drops_the_decision_that_costs_too_much_in_another_size_and_keeps_the_oth
     assert_eq!(placed, [(true, "block".to_owned())]);
 }
 
-/// What no simple rule brings near a limit is not looked into.
+/// The search ends early if no simple rule brings the program near the limit.
 #[test]
 fn auto_gives_up_what_takes_too_long() {
     let recording = master_initialised(8, Pattern::Mixed, &block_cells());
@@ -236,7 +236,7 @@ fn auto_gives_up_what_takes_too_long() {
     assert!(tried.get() > simple, "{} of {simple}", tried.get());
 }
 
-/// Whatever is placed takes a tenth less.
+/// Each placement takes a tenth less time, whatever it is.
 struct Slow<'a> {
     tried: &'a std::cell::Cell<usize>,
 }
@@ -267,7 +267,7 @@ impl Judge for Slow<'_> {
     }
 }
 
-/// All its misses at the farthest node's latency, and then at the nearest's, are less than what is asked of a decision.
+/// Even if all misses went to the nearest node instead of the farthest, the saving would be less than a decision needs.
 #[test]
 fn a_replay_is_not_asked_about_what_cannot_save_enough() {
     let decided = |loads_of_small: f32| {
@@ -283,16 +283,16 @@ fn a_replay_is_not_asked_about_what_cannot_save_enough() {
         })
     };
     let large = block_cells()[0].2;
-    // Of the latencies 0.4 and 0.11 %; 43 % of that may be saved.
+    // These are 0.4 and 0.11 % of the latencies, of which 43 % may be saved.
     let [(_, of_both), (alone, of_one)] = [0.004 * large, 0.0011 * large].map(decided);
     assert!(of_one < of_both, "{of_one} of {of_both}");
     assert_eq!(alone, 1);
 }
 
-/// A difference of two large sums is the first that another input changes.
+/// The difference of two large sums is the first to change with another input.
 #[test]
 fn auto_leaves_what_saves_little_of_what_it_makes_slower() {
-    // Of its accesses the master makes as many as all others together.
+    // The main thread makes as many accesses as all other threads together.
     let cells = (0..32).flat_map(|page| [(page, 0, 7000.0), (page, 1 + page % 7, 7000.0)]);
     let cells: Vec<(u32, u32, f32)> = cells.collect();
     let recording = master_initialised(8, Pattern::Shared, &cells);
@@ -312,9 +312,9 @@ fn auto_leaves_what_saves_little_of_what_it_makes_slower() {
         team: String::new(),
     };
     assert_eq!(planned(&block, 0.0), 1);
-    // As if everything were slower by far more than is saved.
+    // `f64::MAX`: as if the slower accesses outweighed any saving.
     assert_eq!(planned(&block, f64::MAX), 0);
-    // Interleaving has neither a size nor a share of one input.
+    // Interleaving depends on no input's size.
     assert_eq!(
         planned(&Placement::Interleave { nodes: Vec::new() }, f64::MAX),
         1
@@ -324,7 +324,7 @@ fn auto_leaves_what_saves_little_of_what_it_makes_slower() {
 #[test]
 fn code_is_copied_where_a_replay_says_so_and_placed_by_nobody_else() {
     let mut cells = shared_cells(8);
-    // Of the fetches from other nodes than the master's most are from three pages.
+    // Three pages take most of the fetches from nodes other than the main thread's.
     for (page, thread, fetches) in &mut cells {
         if [4, 5, 9].contains(page) && *thread > 0 {
             *fetches = 100_000.0;
@@ -365,7 +365,7 @@ fn code_is_copied_where_a_replay_says_so_and_placed_by_nobody_else() {
     }
 }
 
-/// A plan file says of code that it is copied, and is refused with anything else.
+/// A plan file accepts code with `replicate` only.
 #[test]
 fn code_is_not_left_to_whoever_runs_it_next() {
     let mut recording = master_initialised(8, Pattern::ReadShared, &shared_cells(8));

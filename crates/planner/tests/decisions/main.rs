@@ -1,4 +1,4 @@
-//! Decisions and predictions on recordings made up for the purpose.
+//! Decisions and predictions for recordings that are made up.
 
 use nearpage_attribution::{
     Affinity, Attribution, Cell, InstanceUse, Names, ObjectGroup, ObjectName, OperationTotals,
@@ -230,7 +230,7 @@ fn object(site: u32, thread: u32, order: u32, size_bytes: u64) -> Object {
     }
 }
 
-/// A machine of which no bandwidth is known.
+/// A machine whose bandwidths are unknown.
 fn opteron() -> Machine {
     Machine {
         memory: nearpage_machine::Memory::default(),
@@ -279,14 +279,14 @@ fn only(plan: &Plan) -> &Decision {
     }
 }
 
-/// Threads on an object that the master touched first; a sample is 1 ms.
+/// Threads that use an object which the main thread touched first; a sample is 1 ms.
 fn master_initialised(threads: u32, pattern: Pattern, cells: &[(u32, u32, f32)]) -> Recording {
     let mut recording = Recording::new(threads);
     recording.object("build", 32, pattern, cells).first_touches = vec![(0, ThreadIndex(0))];
     recording
 }
 
-/// What the master does to the first page before others use it.
+/// Accesses of the main thread to the first page before others use it.
 fn filled_by_master() -> Cell {
     Cell {
         page: 0,
@@ -298,7 +298,7 @@ fn filled_by_master() -> Cell {
     }
 }
 
-/// Everybody reads all of 32 pages.
+/// Each thread reads all of 32 pages.
 fn shared_cells(threads: u32) -> Vec<(u32, u32, f32)> {
     (0..32)
         .flat_map(|page| (0..threads).map(move |thread| (page, thread, 100.0)))

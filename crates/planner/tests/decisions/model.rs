@@ -20,8 +20,8 @@ fn auto_places_blocks_near_their_threads() {
     assert_eq!(plan.policy, "auto");
 }
 
-/// A clock's samples are a millisecond each, whatever a miss takes; where the machine knows distances
-/// alone, both still have to be times.
+/// A clock's samples are 1 ms each, however long a miss takes. If the machine knows only distances, accesses and
+/// computation still have to be times.
 #[test]
 fn auto_weighs_computation_by_time_where_no_latency_is_known() {
     let mut recording = master_initialised(8, block(), &block_cells());
@@ -39,12 +39,12 @@ fn auto_weighs_computation_by_time_where_no_latency_is_known() {
     assert!(matches!(only(&plan).placement, Placement::Block { .. }));
 }
 
-/// The master fills blocks that threads then use: remote stores lose more than local loads save.
+/// The main thread fills blocks that other threads then use: remote stores lose more than local loads save.
 #[test]
 fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
     let cells: Vec<(u32, u32, f32)> = block_cells()
         .into_iter()
-        // The last thread uses its block most: all of it near one thread is no other first touch.
+        // The last thread uses its block most, so that placing all near one thread differs from first touch.
         .map(|(page, thread, loads)| (page, thread, 1000.0 * loads + thread as f32))
         .collect();
     let mut recording = master_initialised(8, block(), &cells);
@@ -89,7 +89,7 @@ fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
     }
 }
 
-/// Blocks cost the master who fills them, once, and save the team as often as it goes over them.
+/// Blocks cost the main thread time once, when it fills them, and save time whenever the team goes over them.
 #[test]
 fn auto_places_what_pays_in_a_run_as_long_as_it_is_told() {
     let mut recording = master_initialised(8, block(), &block_cells());
@@ -113,7 +113,7 @@ fn auto_places_what_pays_in_a_run_as_long_as_it_is_told() {
             let mut model = Model::new(input, &parameters).expect("nodes");
             let Ok(chosen) = choose(input, &parameters, &mut model);
             let times = model.times(&chosen.plan);
-            // The finished plan is predicted to take what it was chosen for.
+            // The model predicts for the finished plan the times by which it was chosen.
             for (predicted_ns, chosen_ns) in [
                 (times[1].first_touch_ns, chosen.time.first_touch_ns),
                 (times[1].planned_ns, chosen.time.planned_ns),
@@ -143,7 +143,8 @@ fn auto_spreads_what_all_threads_read_where_controllers_are_short() {
     assert_eq!(only(&plan).placement, interleave);
 }
 
-/// Discovered, and never measured: what all use would be as near on one node as on all.
+/// A machine that was discovered, but not measured: without an assumed bandwidth, one node would serve all threads as
+/// well as all nodes.
 #[test]
 fn auto_spreads_what_all_threads_read_where_nothing_is_known_of_controllers() {
     let machine = Machine {
@@ -156,7 +157,7 @@ fn auto_spreads_what_all_threads_read_where_nothing_is_known_of_controllers() {
     let plan = recording.decide(Policy::Auto, &machine);
     let interleave = Placement::Interleave { nodes: Vec::new() };
     assert_eq!(only(&plan).placement, interleave);
-    // A description that leaves bandwidths out has no limits.
+    // A machine with a clock rate counts as described: bandwidths that its description leaves out are unlimited.
     let unlimited = Machine {
         processor: nearpage_machine::Processor {
             clock_ghz: Some(2.0),
@@ -164,7 +165,7 @@ fn auto_spreads_what_all_threads_read_where_nothing_is_known_of_controllers() {
         },
         ..machine.clone()
     };
-    // There, all that is saved is that no thread is farther from everything than others are.
+    // There, interleaving only saves that no thread is farther from the pages than others.
     let saved = |machine: &Machine| {
         let parameters = Parameters::default();
         recording.with(machine, |input| {
@@ -191,21 +192,20 @@ fn auto_copies_what_is_only_read_where_that_can_be_done() {
 
 #[test]
 fn auto_leaves_alone_what_it_cannot_improve_or_does_not_know() {
-    // Everybody's own pages, touched first by their thread.
+    // Each thread has pages of its own, which it touched first.
     let mut recording = Recording::new(8);
     let touches = (0..32).map(|page| (page, ThreadIndex(page / 4))).collect();
     recording
         .object("build", 32, block(), &block_cells())
         .first_touches = touches;
     assert_eq!(recording.decide(Policy::Auto, &opteron()).decisions, []);
-    // Two samples of a long run: it might as well be chance.
+    // Two samples of a long run may be chance.
     let few = [(0, 2, 1.0), (31, 3, 1.0)];
     let plan = master_initialised(8, Pattern::Mixed, &few).decide(Policy::Auto, &opteron());
     assert_eq!(plan.decisions, []);
 }
 
-/// Pages that any thread reads, with a sample or two each: a run for each page fits what was seen, and
-/// nothing else.
+/// Pages that any thread may read, with a sample or two each: a run for each page fits only these samples.
 #[test]
 fn auto_does_not_take_chance_for_affinity() {
     let cells: Vec<(u32, u32, f32)> = (0..600).map(|page| (page, page * 7919 % 8, 1.0)).collect();
@@ -221,7 +221,7 @@ fn auto_does_not_take_chance_for_affinity() {
             "{decision:?}"
         );
     }
-    // With fifty samples to a page they are no chance.
+    // With fifty samples per page, the pattern is no chance.
     let cells: Vec<(u32, u32, f32)> = cells.iter().map(|cell| (cell.0, cell.1, 50.0)).collect();
     let mut recording = Recording::new(8);
     recording

@@ -1,4 +1,4 @@
-//! What objects are called, told apart from all others.
+//! Names of objects, each unique in the recording.
 
 use super::*;
 
@@ -95,13 +95,13 @@ fn call_sites_that_differ_in_the_middle_are_told_apart() {
             "main cg.c:80 (grow, 2nd of 2)"
         ]
     );
-    // A third, at another place of the innermost function.
+    // A third call site, at another place of the innermost function.
     recording.object("main", 32, block(), &block_cells());
     let (third, first) = (2, recording.tables.call_sites[0].frames.clone());
     let frames = &mut recording.tables.call_sites[third].frames;
     *frames = first;
     frames[0].offset = 0x50;
-    // Any two of them differ in it, or in what lies above it.
+    // Any two of the call sites differ in the innermost frame, or in frames above it.
     assert_eq!(
         names(&recording),
         [

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The worked example: 8 threads on the Opterons' 4 nodes, two to a node, all data first touched by
-/// the master on node 0.
+/// The worked example: 8 threads on the Opterons' 4 nodes, two threads per node, all data first touched by the main
+/// thread on node 0.
 #[test]
 fn golden_opteron() {
     let mut recording = Recording::new(8);
@@ -133,8 +133,8 @@ fn equations_write_page_runs_where_no_pattern_fits() {
 
 #[test]
 fn silent_pages_take_the_pattern_where_there_is_one() {
-    // Only the last page of each share was sampled: neighbours alone would cut the shares in halves.
-    // Page 0 is thread 7's besides, so that the pattern as a whole does not fit.
+    // Only the last page of each share was sampled: neighbours alone would cut shares in halves. Thread 7 also uses
+    // page 0, so that the pattern as a whole does not fit.
     let mut cells: Vec<_> = (0..8).map(|share| (4 * share + 3, share, 10.0)).collect();
     cells.insert(0, (0, 7, 50.0));
     let mut recording = Recording::new(8);
@@ -151,7 +151,7 @@ fn silent_pages_take_the_pattern_where_there_is_one() {
 
 #[test]
 fn hop_sensitive_puts_a_page_between_its_readers() {
-    // Threads 0, 2 and 4 are on nodes 0, 1 and 2; node 1 reads least but is near to both others.
+    // Threads 0, 2 and 4 are on nodes 0, 1 and 2; node 1 reads least, but is near both other nodes.
     let page = |page| [(page, 0, 10.0), (page, 2, 9.0), (page, 4, 10.0)];
     let cells = [page(0), page(1)].concat();
     let mut recording = Recording::new(8);
@@ -167,7 +167,7 @@ fn hop_sensitive_puts_a_page_between_its_readers() {
         Placement::Whole(thread(0))
     );
 
-    // Memory without CPUs between the two ends of a line: nobody's, so the node itself owns it.
+    // A node without CPUs between the two ends of a line: no thread is there, so the node itself is the owner.
     let line = "name = \"line\"\npage_bytes = 4096\ndistance = [[10, 12, 30], [12, 10, 12], [30, 12, 10]]\n\
                 [[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\n[[node]]\nid = 2\ncpus = \"1\"\n";
     let line = Machine::from_toml(line, "line").expect("machine");
@@ -296,7 +296,7 @@ fn small_and_cheap_objects_are_left_alone() {
         },
         &[(0, 3, 1.0)],
     );
-    // `auto` goes by time, of which thread 3 has most, on an object that cannot be placed.
+    // `auto` goes by time: thread 3 spends most of the time, on an object that cannot be placed.
     for policy in Policy::ALL
         .into_iter()
         .filter(|&policy| policy != Policy::Auto)
@@ -316,9 +316,9 @@ fn sharing_among_some_nodes_interleaves_without_naming_them() {
     let placement = only(&recording.decide(Policy::Object, &opteron()))
         .placement
         .clone();
-    // So the plan serves machines that have other nodes.
+    // The plan names no nodes, so it serves machines with other nodes.
     assert_eq!(placement, Placement::Interleave { nodes: Vec::new() });
-    // All of them fit on one node of AMD48's: first touch is local.
+    // All threads fit on one node of AMD48: first touch is local.
     let amd48 = preset("amd48").expect("preset");
     assert_eq!(recording.decide(Policy::Object, &amd48).decisions, []);
 }
@@ -384,7 +384,7 @@ fn too_many_runs_are_decided_in_larger_units() {
     assert_eq!(only(&plan).placement, Placement::Whole(thread(0)));
 }
 
-/// Recorded with pages of 4 KiB, planned for a machine of 16 KiB: runs were four times as long.
+/// Recorded with pages of 4 KiB, planned for a machine with pages of 16 KiB: runs once became four times too long.
 #[test]
 fn segments_are_placed_in_pages_of_the_machine() {
     let cells: Vec<_> = (0..64).map(|page| (page, 3 - page / 16, 20.0)).collect();
@@ -406,8 +406,8 @@ fn segments_are_placed_in_pages_of_the_machine() {
     assert_eq!(only(&plan).placement, Placement::Runs(runs));
 }
 
-/// Nodes of a main thread and three workers on four nodes of one CPU each, and the plan's team of the main thread alone. The
-/// main thread makes so many loads where each worker makes 100.
+/// Nodes of a main thread and three workers on four nodes of one CPU each, and `beside` of the main thread's team. The
+/// main thread makes `by_main` loads, each worker 100.
 fn beside_workers(by_main: f32) -> (Vec<u16>, u32) {
     let mut recording = Recording::new(4);
     let cells: Vec<(u32, u32, f32)> = (0..4)
@@ -431,7 +431,7 @@ fn beside_workers(by_main: f32) -> (Vec<u16>, u32) {
     )
 }
 
-/// The main thread and the first worker had one CPU, and took twice as long.
+/// The main thread and the first worker once shared a CPU, and took twice as long.
 #[test]
 fn a_main_thread_that_works_has_a_cpu_that_no_worker_has() {
     assert_eq!(beside_workers(90.0), (vec![3, 0, 1, 2], 3));

@@ -1,8 +1,8 @@
-//! What plans are predicted to do.
+//! Predictions for plans.
 
 use super::*;
 
-/// The stores that initialise were missing from the traffic.
+/// Initialising stores were once missing from the traffic.
 #[test]
 fn the_traffic_adds_up_to_the_prediction() {
     let mut recording = master_initialised(8, block(), &block_cells());
@@ -25,8 +25,8 @@ fn the_traffic_adds_up_to_the_prediction() {
     }
 }
 
-/// The master writes all of an object, then every thread reads its share: of a short program, half of
-/// the accesses are the master's stores, near it under first touch and away from it under the plan.
+/// The main thread writes all of an object, then every thread reads its share. In a short program, half of the accesses
+/// are the main thread's stores: local under first touch, and mostly remote under the plan.
 #[test]
 fn predictions_count_the_stores_that_initialise() {
     let mut recording = Recording::new(4);
@@ -56,14 +56,14 @@ fn predictions_count_the_stores_that_initialise() {
     );
     let prediction = recording.predict(&plan, &opteron());
     assert_eq!(prediction.accesses, 800.0);
-    // All stores and a quarter of the loads; a quarter of the stores and all loads.
+    // First touch: all stores and a quarter of the loads are local; plan: a quarter of the stores and all loads.
     assert_eq!(prediction.first_touch.local_share, 500.0 / 800.0);
     assert_eq!(prediction.planned.local_share, 500.0 / 800.0);
     assert_eq!(prediction.interleave.local_share, 200.0 / 800.0);
 }
 
-/// Threads that fill blocks of four pages in turn, a fault of which is seen now and then: pages between two faults went with the
-/// first of them, so that a quarter looked local where all was.
+/// Threads fill blocks of four pages in turn, and few of their faults were sampled. Pages between two faults once went
+/// with the first fault, so that a quarter looked local where all were.
 #[test]
 fn between_faults_that_were_seen_owners_touched_their_pages_first() {
     const PAGES: u32 = 4096;
@@ -87,10 +87,10 @@ fn between_faults_that_were_seen_owners_touched_their_pages_first() {
     };
     let seen = local_share(&mut (0..PAGES).step_by(61), &owner);
     assert!(seen > 0.99, "{seen}");
-    // One thread filled all of it.
+    // One thread filled all pages.
     let filled = local_share(&mut (0..PAGES).step_by(61), &|_| 0);
     assert!(filled < 0.3, "{filled}");
-    // A fault for each huge page: the thread that comes first has all of it.
+    // One fault per huge page: the thread that comes first touches all of the huge page.
     let huge = local_share(&mut (3..PAGES).step_by(517), &owner);
     assert!(huge < 0.4, "{huge}");
 }

@@ -1,4 +1,4 @@
-//! What holds of whatever is decided.
+//! Properties of all decisions.
 
 use super::*;
 
@@ -45,8 +45,8 @@ fn any_pattern() -> impl Strategy<Value = Pattern> {
 }
 
 proptest! {
-    /// What a policy promises holds by its own measure: no page-wise placement beats it by more than
-    /// the slack, on any machine.
+    /// Each equation is optimal by its own measure: no placement by page beats it by more than the slack, on any
+    /// machine.
     #[test]
     fn equations_keep_their_promise(cells in any_cells(), pattern in any_pattern()) {
         let machine = opteron();
@@ -105,7 +105,7 @@ proptest! {
         }
     }
 
-    /// Threads under other numbers: owners under other numbers, nothing else, but for ties.
+    /// Renumbered threads only renumber owners, if there are no ties.
     #[test]
     fn renumbering_threads_renumbers_owners(
         loads in prop::collection::hash_set(1u32..100_000, 24),

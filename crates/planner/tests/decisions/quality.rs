@@ -1,12 +1,12 @@
-//! Which pages count as hints, and which not.
+//! Pages that count as hints, and pages that don't.
 
 use nearpage_attribution::IN_BRK_HEAP;
 use nearpage_planner::quality;
 
 use super::*;
 
-/// 32 pages of an array, 40 of the heap, and what a library has: 8 pages of its own static data, and 4 that it allocated
-/// while the program called it. `every`: of each object one page in so many was sampled.
+/// A program with 32 pages of an array, 40 pages of the heap, and a library's memory: 8 pages of its own static data,
+/// and 4 pages that it allocated when the program called it. Of each object, one page in `every` was sampled.
 fn program(every: u32) -> Recording {
     let mut recording = Recording::new(4);
     let cells = |pages: u32| -> Vec<(u32, u32, f32)> {
@@ -27,7 +27,7 @@ fn program(every: u32) -> Recording {
     recording.tables.objects[id].name = "gomp_icv".into();
     recording.object("GOMP_parallel", 4, Pattern::Unknown, &cells(4));
     let team = recording.tables.call_sites.last_mut().expect("added");
-    // malloc, in the C library; who called it, in the OpenMP runtime; then the program.
+    // The frames are malloc in the C library, its caller in the OpenMP runtime, then the program.
     team.frames[1].module = Some(ModuleId(1));
     team.frames[2].module = Some(ModuleId(1));
     recording
@@ -57,7 +57,7 @@ fn pages_of_the_heap_have_hints_and_pages_of_libraries_have_none() {
         (lossy.coverage(), lossy.accuracy(), lossy.useful_fraction()),
         (0.5, 1.0, 0.5)
     );
-    // What the reference has nothing of is a hint all the same.
+    // Pages that the reference lacks are hints, too.
     let mut nothing = Recording::new(4);
     nothing.tables = all.tables.clone();
     let more = of(&nothing, &half);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What is used of an array, several arrays in one object, and tiles are placed by rules for teams of any size.
+/// Rules for teams of any size place the used part of an array, several arrays in one object, and tiles.
 #[test]
 fn shares_of_parts_and_tiles_are_rules() {
     type User = fn(u32) -> u32;
@@ -56,7 +56,7 @@ fn shares_of_parts_and_tiles_are_rules() {
             "block:0-128K,128K-256K/256K",
         ),
         (cyclic(4 * PAGE), 64, share, "block:0-128K,128K-256K/256K"),
-        // Eleven rounds are rows of a program's own length.
+        // Eleven rounds are taken for rows, whose length is the program's own.
         (cyclic(3000), 64, share, "block-cyclic:4K"),
         (
             Pattern::Tiles {
@@ -82,8 +82,8 @@ fn shares_of_parts_and_tiles_are_rules() {
     }
 }
 
-/// Eight threads have a share of each of three arrays in one allocation. Of the small one in the middle there are too few
-/// samples to tell its shares from each other.
+/// Eight threads have a share of each of three arrays in one allocation. The small array in the middle has too few
+/// samples to show its shares.
 #[test]
 fn a_small_array_between_two_others_is_in_shares_too() {
     let segment = |first_page: u32, pages: u32, user: u32, share: f64| Segment {
@@ -111,7 +111,7 @@ fn a_small_array_between_two_others_is_in_shares_too() {
     assert_eq!(decision.effect.local_after, 1.0);
 }
 
-/// Of two patterns in turn the one counts whose owners make more of the accesses.
+/// Of two patterns in turn, the pattern counts whose owners make more of the accesses.
 #[test]
 fn two_patterns_in_turn_are_placed_by_the_one_with_more_accesses() {
     let cyclic = Pattern::BlockCyclic {

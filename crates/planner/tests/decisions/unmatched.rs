@@ -1,4 +1,4 @@
-//! Decisions about unmatched memory: what many small objects share pages with.
+//! Decisions about unmatched memory, such as many small objects that share pages.
 
 use super::judges::{HOURS_NS, Likes};
 use super::*;
@@ -11,7 +11,7 @@ fn carrefour() -> Machine {
     preset("carrefour-a").expect("preset")
 }
 
-/// Three objects of half a page, which all threads read and the master has filled.
+/// Three objects of half a page, which the main thread filled and all threads read.
 fn rows(threads: u32) -> Recording {
     let mut recording = Recording::new(threads);
     let cells: Vec<(u32, u32, f32)> = (0..threads).map(|thread| (0, thread, 1000.0)).collect();
@@ -23,7 +23,7 @@ fn rows(threads: u32) -> Recording {
     recording
 }
 
-/// Adds an object of which each thread uses its own share.
+/// Adds an object in which each thread uses a share of its own.
 fn add_blocks(recording: &mut Recording, toucher: impl Fn(u32) -> u32) {
     let threads = recording.tables.threads.len() as u32;
     let cells: Vec<(u32, u32, f32)> = (0..4 * threads)
@@ -65,13 +65,14 @@ fn small_objects_are_spread_together_and_a_reason_is_given() {
         Plan::from_toml(&plan.to_toml(), "plan.toml").expect("it is read again"),
         plan
     );
-    // Other policies decide about objects alone.
+    // Other policies decide only about objects.
     for policy in [Policy::Object, Policy::Uniform, Policy::Interleave] {
         assert_eq!(rows(16).decide(policy, &carrefour()).decisions, []);
     }
 }
 
-/// Of small objects laid over each other nobody knows who touched which first: where they are might be right.
+/// For small objects laid over each other, it is unknown which thread touched which object first: they may be well
+/// placed.
 #[test]
 fn memory_of_unknown_use_is_not_spread() {
     let mut recording = rows(16);
@@ -86,7 +87,7 @@ fn memory_of_unknown_use_is_not_spread() {
     assert_eq!(recording.decide(Policy::Auto, &carrefour()).decisions, []);
 }
 
-/// An object that a decision might be about is part of unmatched memory unless one says otherwise.
+/// An object worth deciding about is part of unmatched memory, unless a decision keeps it apart.
 #[test]
 fn where_unmatched_memory_is_spread_what_is_well_placed_is_kept_by_a_decision() {
     let mut recording = rows(16);
@@ -109,13 +110,13 @@ fn where_unmatched_memory_is_spread_what_is_well_placed_is_kept_by_a_decision() 
         (kept.effect.local_before, kept.effect.local_after),
         (Some(1.0), 1.0)
     );
-    // Without unmatched memory there is nothing to say about them.
+    // Without a decision about unmatched memory, the objects need no decision either.
     let mut alone = Recording::new(16);
     add_blocks(&mut alone, |page| page / 4);
     assert_eq!(alone.decide(Policy::Auto, &carrefour()).decisions, []);
 }
 
-/// Objects that each thread allocates for itself have no other choice than first touch.
+/// For objects that each thread allocates for itself, first touch is the only choice.
 #[test]
 fn instances_of_their_own_threads_are_kept_too() {
     let mut recording = rows(16);
@@ -183,7 +184,7 @@ fn unmatched_memory_may_go_to_its_next_user_or_to_nodes_with_threads() {
             start,
             of_samples,
         };
-        // A thread to a node, on two of four.
+        // One thread per node, on two of four nodes.
         let chosen = recording.with(&opteron(), |input| {
             let Ok(chosen) = choose(input, &parameters, &mut judge);
             chosen

@@ -1,4 +1,4 @@
-//! What a recording's reader has to know.
+//! Notes of analyses for readers of recordings.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -60,7 +60,7 @@ fn damaged_blocks_are_counted() {
     };
     assert_eq!(write("one", 1), ["1 damaged block of its log left out"]);
     assert_eq!(write("two", 2), ["2 damaged blocks of its log left out"]);
-    // Of a trace, too, whose frames are found to be damaged when it is read.
+    // A trace, too, whose damaged frame is found only when it is read.
     let mut file = TraceFile::of(PID, 1_000);
     file.events(0, 1_000, &[start(0, PID, 0, 0, 0)])
         .records(0, 0, 1_000, &[(1, load(HEAP))]);

@@ -1,4 +1,4 @@
-//! Which of several recordings has its threads where the program takes least time.
+//! The choice between recordings of one program with threads in different places.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn opteron() -> Machine {
     preset("opteron-4").unwrap()
 }
 
-/// Threads that run on a node each.
+/// Samples of threads that run on one node each.
 fn samples() -> Samples {
     Samples::of("opteron-4", &[0, 1, 2, 3])
 }
@@ -29,7 +29,7 @@ fn written(folder: &Path, samples: &Samples) -> Analysis {
     Analysis::of(folder, Operations::Both).unwrap()
 }
 
-/// The choice between a recording of four threads and a second one.
+/// The choice between two recordings.
 fn chosen_on(machine: &Machine, first: &Samples, second: &Samples) -> Result<Choice, Error> {
     let scratch = TempDir::new().unwrap();
     let analyses = [
@@ -39,7 +39,7 @@ fn chosen_on(machine: &Machine, first: &Samples, second: &Samples) -> Result<Cho
     choose(&analyses, machine, &Parameters::default())
 }
 
-/// Why a recording that was changed is not weighed against one that was not, whichever comes first.
+/// Asserts that a changed recording is not compared with an unchanged one, in either order, and why.
 #[track_caller]
 fn assert_refused(change: impl FnOnce(&mut Samples), why: &str) {
     let mut changed = samples();
@@ -93,7 +93,7 @@ fn other_programs_are_refused() {
         |samples| samples.tables.modules[0].build_id = "cd".repeat(20),
         "of program, built differently: several",
     );
-    // Neither of two programs speaks for both.
+    // A recording of two programs stands for neither.
     assert_refused(
         |samples| {
             let tables = &mut samples.tables;
@@ -203,7 +203,7 @@ fn recordings_that_differ_in_what_they_count_are_refused() {
     assert!(message.contains("differ in --keep-hits"), "{message}");
 }
 
-/// The choice between traces.
+/// The choice between two traces.
 fn chosen(traces: [Analysed; 2]) -> Result<Choice, Error> {
     let machine = preset("flash-8").unwrap();
     let parts = traces.into_iter().map(Analysed::into_parts);
@@ -274,7 +274,7 @@ fn another_layout_is_taken_where_it_is_quicker_by_the_margin() {
 #[test]
 fn layouts_have_the_name_that_fits_where_threads_ran() {
     let mut scattered = shares_on([0, 1, 2, 3], 20).analysed();
-    // With one CPU to a node both layouts are the same: the recording says which was asked for.
+    // With one CPU per node both layouts are the same: the recording says which one was requested.
     scattered.analysis.recording.metadata.thread_placement = ThreadPinning::Scatter;
     let wandered = shares_on([0, 3, 5, 6], 20).analysed();
     let choice = chosen([scattered, wandered]).unwrap();

@@ -1,4 +1,4 @@
-//! What is decided for recordings, and predicted of plans.
+//! Plans decided for recordings, and predictions for plans.
 
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement, preset};
@@ -84,7 +84,7 @@ fn threads_are_compact_on_other_nodes_and_it_says_why() {
         threads.words(),
         "threads compact (recorded on other nodes than those of amd48), on 1 of 8 nodes"
     );
-    // As many nodes with other CPUs are other nodes, too.
+    // As many nodes, but with other CPUs, are other nodes.
     let mut renumbered = preset("opteron-4").unwrap();
     let [first, .., last] = renumbered.nodes.as_mut_slice() else {
         panic!("four nodes")
@@ -114,7 +114,8 @@ fn threads_are_laid_out_as_asked() {
         compact.threads().words(),
         "threads compact, on 1 of 8 nodes"
     );
-    // Asked for as recorded, on a machine that has other nodes: nodes that the CPUs are on there.
+    // The option asks for the recorded layout, on a machine with other nodes: threads are on the nodes of their CPUs
+    // there.
     let four = analysed("opteron-4", &[0, 1, 2, 3]);
     let recorded = planner(&four, &machine, Some(ThreadPlacement::None));
     assert_eq!(nodes(&recorded), [0; 4]);
@@ -161,7 +162,7 @@ fn threads_on_fewer_nodes_than_there_are_get_a_note() {
     assert_eq!(notes(&[0, 6, 12, 18], None), [""; 0], "each on its own");
     let scatter = Some(ThreadPlacement::Scatter);
     assert_eq!(notes(&[0, 1, 2, 3], scatter), [""; 0], "no wider layout");
-    // Each of two teams begins at the first node, so that four threads are on two.
+    // Each of two teams begins at the first node, so four threads are on two nodes.
     let teams = analysed_after("amd48", &[0, 1, 2, 3], |samples| {
         for thread in &mut samples.tables.threads[2..] {
             (thread.team, thread.team_index) = ("worker".to_owned(), thread.team_index - 2);
@@ -204,7 +205,7 @@ fn given_plan_is_predicted_as_the_decided_one() {
             let decided = decided(&planner, policy);
             assert_eq!(decided.time.unwrap().by, by);
             assert_eq!(decided.policy, policy.as_str());
-            // From its file, as other commands have it.
+            // Read from its file, as other commands read it.
             let read = Plan::from_toml(&decided.plan.to_toml(), "plan.toml").unwrap();
             let given = planner.predict(read, &Parameters::default()).unwrap();
             let name = policy.as_str();
@@ -239,7 +240,7 @@ fn shares_in_the_plan_file_are_the_predicted_ones() {
     };
     let (before, after) = check(&decided);
     assert!((before, after) == (0.25, 1.0), "{before} {after}");
-    // What a plan says that was changed by hand is what was predicted of it before.
+    // Figures in a plan that was changed by hand are replaced by those of the new prediction.
     decided.plan.decisions[0].placement = on_node(1);
     let moved = planner
         .predict(decided.plan, &Parameters::default())
@@ -247,7 +248,7 @@ fn shares_in_the_plan_file_are_the_predicted_ones() {
     assert_eq!(check(&moved), (0.25, 0.25));
 }
 
-/// A plan that places the grid where nobody runs.
+/// A plan that places the grid on a node where no thread runs.
 fn losing(planner: &Planner) -> Plan {
     let mut plan = decided(planner, Policy::Object).plan;
     let decisions = plan.decisions.iter_mut();
@@ -283,7 +284,7 @@ fn plans_that_lose_are_warned_about() {
     assert_eq!(empty.warnings, [""; 0]);
 }
 
-/// All threads use all pages: whatever moves, moves for nothing.
+/// All threads use all pages, so that no move pays.
 #[test]
 fn plans_that_lose_by_online_migration_alone_are_warned_about() {
     let shared: Vec<Steps> = (0..4).map(|_| loads(HEAP, 4, 200)).collect();
@@ -293,7 +294,7 @@ fn plans_that_lose_by_online_migration_alone_are_warned_about() {
     let planner = planner(&traced, &machine, None);
     let mut plan = decided(&planner, Policy::Object).plan;
     plan.decisions.clear();
-    // Moves that are taken to cost nothing.
+    // Moves are assumed to be free, which is wrong.
     let parameters = [
         ("budget_permille", 1_000),
         ("cost_ns", 1),
@@ -329,10 +330,10 @@ fn traces_are_replayed_only_with_threads_where_they_were_traced() {
         Some(Judged::Model),
         "on the nodes 0 to 3"
     );
-    // Other caches would miss elsewhere.
+    // Threads with other caches would have other misses.
     let opteron = preset("opteron-4").unwrap();
     assert_eq!(by(&opteron, None), Some(Judged::Model));
-    // A layout that comes to the nodes that threads were traced on.
+    // The layout puts threads on the nodes where they were traced.
     let traced = shares_on([0, 1, 2, 3], 20).analysed();
     let decided = decided(&planner(&traced, &machine, compact), Policy::Object);
     assert_eq!(decided.time.unwrap().by, Judged::Replay);

@@ -54,8 +54,8 @@ fn shares_of_any_size_hold_for_all_inputs() {
     assert!(why.ends_with("; holds for all inputs"), "{why}");
 }
 
-/// With four blocks at the small size each thread's block is its share. Only the larger input tells that blocks stay as
-/// large as they are.
+/// At the small size, each of four blocks is one thread's share. Only the larger input shows that blocks keep their
+/// size.
 #[test]
 fn blocks_that_are_shares_at_one_size_keep_their_size_if_another_size_says_so() {
     let small = on_four().with_input("small", 16, 16);
@@ -135,8 +135,8 @@ fn one_memory_node_predicts_no_time() {
     }
 }
 
-/// A plan of a small run is predicted for a larger one as a run would use it: it was taken to place nothing there, since
-/// the object has another size.
+/// A plan of a small run is predicted for a larger run as the larger run would use it. Predictions once found nothing
+/// placed there, since the object has another size.
 #[test]
 fn plans_of_another_input_are_predicted_as_runs_use_them() {
     let (analyses, _scratch) = written(&[

@@ -1,4 +1,4 @@
-//! Recordings on disk, as every command has them: read, decided for, predicted of, and weighed against each other.
+//! Recordings on disk, as commands use them: read, decided for, predicted for, and compared.
 
 mod analysis;
 mod choice;

@@ -1,4 +1,4 @@
-//! Recordings on disk for tests: traces of a few references, and samples.
+//! Makes recordings on disk for tests: traces of a few references, and samples.
 #![allow(dead_code, reason = "unit tests and black-box tests share it")]
 
 #[path = "../../../recording/tests/making/trace.rs"]
@@ -28,11 +28,11 @@ use trace::{TraceFile, load, map, reference, start, touch};
 pub const PAGE: u64 = 4096;
 /// The process of [`Traced::of`] and [`samples`].
 pub const PID: u32 = 100;
-/// Where the heap objects of tests begin.
+/// Address at which the heap objects of tests begin.
 pub const HEAP: u64 = 0x5000_0000;
-/// Where the program's code is mapped.
+/// Address at which the program's code is mapped.
 pub const CODE: u64 = 0x40_0000;
-/// Pages of the program's code.
+/// Number of pages of the program's code.
 pub const CODE_PAGES: u64 = 4;
 pub const PROGRAM: &str = "/nonexistent/program";
 /// `PROT_READ | PROT_EXEC`.
@@ -49,18 +49,18 @@ pub fn metadata() -> Metadata {
     }
 }
 
-/// Steps of a thread, each with the instructions since the one before.
+/// Steps of a thread, each with the number of instructions since the step before.
 pub type Steps = Vec<(u64, Record)>;
 
-/// A trace for the machine `flash-8`, opened; its tables may be changed, its pages are on disk.
+/// A trace for the machine `flash-8`, opened. Tests may change its tables; its pages are on disk.
 pub struct Traced {
     folder: TempDir,
     pub recording: Recording,
 }
 
 impl Traced {
-    /// One process: its main thread, on CPU 0, makes the steps `alone` and then starts the other threads, each on the
-    /// CPU of its number. From then on all make their steps of `together`.
+    /// One process. Its main thread, on CPU 0, makes the steps `alone`, then starts the other threads, each on the CPU
+    /// of its number. From then on all threads make their steps of `together`.
     pub fn of(alone: &[(u64, Record)], together: &[Steps]) -> Self {
         Self::of_files(&[process(PID, 1_000, alone, together)])
     }
@@ -76,19 +76,19 @@ impl Traced {
             thread.team = "openmp".to_owned();
             thread.team_index = thread.order;
         }
-        // The tests say what there is.
+        // Tests set the objects themselves.
         recording.tables.objects.clear();
         recording.tables.call_sites = vec![call_site()];
         Self { folder, recording }
     }
 
-    /// The same, with these objects.
+    /// The trace with these objects.
     pub fn with(mut self, objects: Vec<Object>) -> Self {
         self.recording.tables.objects = objects;
         self
     }
 
-    /// The same, as commands have it.
+    /// The trace as commands read it.
     pub fn analysed(self) -> Analysed {
         let attribution = self.attribution();
         Analysed {
@@ -136,7 +136,7 @@ pub fn process(pid: u32, start_ns: u64, alone: &[(u64, Record)], together: &[Ste
     process_on(&cpus, (pid, start_ns), alone, together)
 }
 
-/// The same with threads on these CPUs.
+/// The same trace file with threads on these CPUs.
 pub fn process_on(
     cpus: &[u32],
     (pid, start_ns): (u32, u64),
@@ -168,8 +168,8 @@ pub fn process_on(
     file
 }
 
-/// Writes a thread's steps from a virtual time and a time on: in several frames, as only their beginnings say how the
-/// two go together.
+/// Writes a thread's steps from a virtual time and a time on. There are several frames, as only the beginning of a
+/// frame relates the two times.
 fn frames(
     file: &mut TraceFile,
     thread: u32,
@@ -184,13 +184,13 @@ fn frames(
     file.records(thread, begin + since, begin_ns + 2 * since, &[]);
 }
 
-/// First touches of so many pages from an address on.
+/// First touches of `pages` pages from an address on.
 pub fn touched(address: u64, pages: u64) -> Steps {
     let pages = (0..pages).map(|page| address + page * PAGE);
     pages.map(|page| (1, touch(page))).collect()
 }
 
-/// So many loads of each page from an address on, all served by memory.
+/// `each` loads of each page from an address on, all served by memory.
 pub fn loads(address: u64, pages: u64, each: u64) -> Steps {
     let all = (0..each).flat_map(|line| (0..pages).map(move |page| (page, line)));
     let address = |(page, line)| address + page * PAGE + line * 64 % PAGE;
@@ -200,8 +200,8 @@ pub fn loads(address: u64, pages: u64, each: u64) -> Steps {
 /// Pages of the grid of [`shares`] for each of its threads.
 pub const SHARE: u64 = 4;
 
-/// Steps of four threads that use a share each of a grid which the main thread fills, so many loads of each page; its
-/// steps alone come first.
+/// Steps of four threads that use a share each of a grid which the main thread fills, with `each` loads of each page.
+/// The main thread's steps alone come first.
 pub fn shares(each: u64) -> (Steps, Vec<Steps>) {
     let pages = 4 * SHARE;
     let mut alone = touched(HEAP, pages);
@@ -226,7 +226,7 @@ pub fn fetch(address: u64) -> (u64, Record) {
     (1, reference(address, ReferenceKind::Fetch, Served::Memory))
 }
 
-/// An object of the whole time.
+/// An object that exists all the time.
 pub fn object(kind: ObjectKind, address: u64, size_bytes: u64) -> Object {
     Object {
         kind,
@@ -245,12 +245,12 @@ pub fn object(kind: ObjectKind, address: u64, size_bytes: u64) -> Object {
     }
 }
 
-/// A heap object of so many pages.
+/// A heap object of `pages` pages.
 pub fn heap(address: u64, pages: u64) -> Object {
     object(ObjectKind::Heap, address, pages * PAGE)
 }
 
-/// A heap object of so many pages that `make_grid` allocated.
+/// A heap object of `pages` pages that `make_grid` allocated.
 pub fn grid(address: u64, pages: u64) -> Object {
     Object {
         call_site: Some(CallSiteId(0)),
@@ -272,7 +272,7 @@ fn call_site() -> CallSite {
     }
 }
 
-/// A static object of the program, so many bytes into its file.
+/// A static object of the program, `module_offset` bytes into its file.
 pub fn symbol(name: &str, address: u64, pages: u64, module_offset: u64) -> Object {
     Object {
         name: name.to_owned(),
@@ -286,7 +286,7 @@ pub fn flash() -> Machine {
     preset("flash-8").unwrap()
 }
 
-/// A plan for the program of these recordings, whose first team has so many threads.
+/// A plan for the program of these recordings; its first team has `threads` threads.
 pub fn plan(threads: u32, decisions: Vec<Decision>) -> Plan {
     Plan {
         program: Program {
@@ -323,7 +323,7 @@ pub fn decision(name: &str, subject: Subject, placement: Placement, start: Start
     }
 }
 
-/// Heap objects of so many pages.
+/// Heap objects of exactly `pages` pages.
 pub fn heap_of(pages: u64) -> Subject {
     Subject::Heap {
         size_min_bytes: pages * PAGE,
@@ -355,8 +355,8 @@ pub fn block() -> Placement {
     }
 }
 
-/// A library with two functions that are named like bodies of parallel regions: where they are in its file and how
-/// many bytes they have.
+/// A library with two functions that are named like bodies of parallel regions. Returns their offsets in the file and
+/// their sizes in bytes.
 pub fn library(file: &Path) -> [(u64, u64); 2] {
     let source = file.with_extension("c");
     let code = "void forward(void) __asm__(\"forward._omp_fn.0\");\n\

@@ -1,4 +1,4 @@
-//! Recordings of samples for tests.
+//! Makes recordings of samples for tests.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use nearpage_recording::{
 
 use super::{CODE, CODE_PAGES, HEAP, PAGE, PID, PROGRAM, call_site, grid, metadata};
 
-/// What samples are of: so many threads of `program`, each on the CPU of its number, and a grid that the main thread
-/// filled and of which each thread uses a block.
+/// Content of a recording: threads of `program`, each on its CPU, and a grid that the main thread filled and of which
+/// each thread uses a block.
 pub struct Samples {
     pub machine: Machine,
     pub metadata: Metadata,
@@ -25,9 +25,9 @@ pub struct Samples {
     pub cost_ns: f32,
     /// Pages of the grid for each thread.
     pub share_pages: u64,
-    /// A thread's share is in blocks of so many pages, which go round the team.
+    /// A thread's share consists of blocks of this many pages, which go round the team.
     pub block_pages: u64,
-    /// The last thread has the first share.
+    /// True if the shares go to threads in reverse order.
     pub is_reversed: bool,
 }
 
@@ -92,7 +92,7 @@ impl Samples {
         }
     }
 
-    /// The same with an argument, and shares of so many pages in such blocks.
+    /// The same samples with an argument, and with shares of `share_pages` pages in blocks of `block_pages`.
     pub fn with_input(mut self, argument: &str, share_pages: u64, block_pages: u64) -> Self {
         let threads = self.tables.threads.len() as u64;
         self.metadata.command = vec!["program".to_owned(), argument.to_owned()];
@@ -109,7 +109,7 @@ impl Samples {
         written.unwrap();
     }
 
-    /// A recorder's log with the same accesses, which nobody ended.
+    /// Writes a recorder's log with the same accesses that was never ended.
     pub fn write_unfinished(&self, folder: &Path) {
         let metadata = Metadata {
             status: Status::Incomplete,

@@ -1,5 +1,5 @@
-//! What was mapped where and when, from the kernel's events: maps cut what they overlap, `fork`
-//! copies, `exec` and the end of a process clear.
+//! Tracks what was mapped where and when, from the kernel's events. A new mapping replaces mappings that it overlaps,
+//! `fork` copies all mappings, and `exec` and the end of a process remove them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,10 +12,11 @@ use crate::{Event, ThreadIndex};
 /// `PROT_EXEC`.
 pub(crate) const EXECUTABLE: u32 = 4;
 
-/// Most ranges that children are given of their parents: each takes some 100 bytes, and a log of a MiB can ask for millions.
+/// Most ranges that forks copy from parents to children. Each range takes about 100 bytes, and a log of 1 MiB can ask
+/// for millions.
 const COPIED_MAX: usize = 2 << 20;
 
-/// Is what has this path memory without a file?
+/// Whether a mapping with this path is anonymous memory.
 pub(crate) fn is_anonymous(path: &str) -> bool {
     path.is_empty() || path.starts_with("//anon") || path.starts_with("[anon")
 }
@@ -43,7 +44,7 @@ impl Region {
         is_anonymous(&self.path)
     }
 
-    /// Is it (a part of) a file?
+    /// Whether the region maps a file.
     pub(super) fn file(&self) -> bool {
         !self.anonymous() && !self.path.starts_with('[')
     }
@@ -60,18 +61,18 @@ pub(super) struct Fork {
 /// The address spaces of all processes.
 #[derive(Debug, Default)]
 pub(super) struct AddressSpaces {
-    /// Every range that ever was, in no order.
+    /// All ranges of the whole recording, in no order.
     pub regions: Vec<Region>,
     /// Forks, by time.
     pub forks: Vec<Fork>,
-    /// Ranges that children were not given of their parents: [`COPIED_MAX`].
+    /// Number of ranges that were not copied to children because of [`COPIED_MAX`].
     pub not_copied: usize,
-    /// Times at which a process's memory went (`exec`, end), by process, ascending.
+    /// Times at which a process lost its memory (`exec` or end), by process, ascending.
     pub ends: FxHashMap<u32, Vec<u64>>,
 }
 
 impl AddressSpaces {
-    /// From events sorted by time.
+    /// Replays events that are sorted by time.
     pub(super) fn new(events: &[Event]) -> Self {
         let mut replay = Replay::default();
         for event in events {
@@ -83,7 +84,7 @@ impl AddressSpaces {
         spaces
     }
 
-    /// When the memory that process `pid` had at `time_ns` went; `u64::MAX`: not in this recording.
+    /// When process `pid` lost the memory that it had at `time_ns`; `u64::MAX` if not within this recording.
     pub(super) fn end(&self, pid: u32, time_ns: u64) -> u64 {
         let ends = self.ends.get(&pid).map_or(&[][..], Vec::as_slice);
         ends.get(ends.partition_point(|end| *end <= time_ns))
@@ -91,7 +92,7 @@ impl AddressSpaces {
             .unwrap_or(u64::MAX)
     }
 
-    /// When the memory that process `pid` had at `time_ns` came to be; 0: before the recording.
+    /// When process `pid` got the memory that it had at `time_ns`; 0 if before the recording.
     pub(super) fn begin(&self, pid: u32, time_ns: u64) -> u64 {
         let ends = self.ends.get(&pid).map_or(&[][..], Vec::as_slice);
         let before = ends.partition_point(|end| *end <= time_ns);
@@ -103,7 +104,7 @@ impl AddressSpaces {
         live.insert(new.start, new);
     }
 
-    /// Ends what lies in `range`.
+    /// Ends the mappings in `range`; their parts outside of `range` stay.
     fn cut(&mut self, live: &mut BTreeMap<u64, Region>, range: Range<u64>, time_ns: u64) {
         let before = live
             .range(..range.start)
@@ -165,13 +166,13 @@ impl AddressSpaces {
 #[derive(Default)]
 struct Replay {
     spaces: AddressSpaces,
-    /// What is mapped, by process and address.
+    /// Mapped regions by process and start address.
     live: FxHashMap<u32, BTreeMap<u64, Region>>,
-    /// Ranges that children were given.
+    /// Number of ranges copied to children so far.
     copied: usize,
     threads_alive: FxHashMap<u32, u32>,
     process_of: FxHashMap<ThreadIndex, u32>,
-    /// Each path and build id once.
+    /// Interned paths and build-ids.
     texts: FxHashMap<String, Arc<str>>,
 }
 
@@ -258,7 +259,7 @@ impl Replay {
         }
     }
 
-    /// The child has what the parent has mapped.
+    /// Copies the parent's mappings to the child.
     fn copy(&mut self, fork: Fork) {
         let copy = |region: &Region| Region {
             pid: fork.pid,

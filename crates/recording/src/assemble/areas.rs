@@ -1,5 +1,5 @@
-//! What the kernel alone knows: the allocator's memory, mapped files, generated code, and the
-//! stacks of programs without the preload library.
+//! Objects that only the kernel's events show: the allocator's memory, mapped files, generated code, and the stacks of
+//! programs without the preload library.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,7 @@ use super::modules::Modules;
 use super::threads::Threads;
 use crate::{Event, Object, ObjectKind, ThreadIndex};
 
-/// Anonymous memory of so many bytes is an object with a name of its own where nothing tells who
-/// allocated it.
+/// In attached recordings, anonymous mappings of at least this size are named by their address.
 const LARGE_BYTES: u64 = 1 << 20;
 
 /// The usual limit of a main thread's stack.
@@ -21,24 +20,24 @@ const MAIN_STACK_BYTES: u64 = 8 << 20;
 /// The kernel maps the vDSO at most this far above the main stack (a page middle directory).
 const VDSO_GAP_BYTES: u64 = 2 << 20;
 
-/// What objects are made from.
+/// Inputs from which objects are made.
 pub(super) struct Areas<'a> {
     pub spaces: &'a AddressSpaces,
     pub modules: &'a Modules,
     pub threads: &'a Threads,
-    /// Processes with the preload library, whose anonymous memory is the allocator's unless it is
-    /// known to be something else; without it, each anonymous mapping is an object of its own.
+    /// Processes with the preload library. Their anonymous memory belongs to the allocator unless another object claims
+    /// it. In other processes, each anonymous mapping is an object of its own.
     pub logged: &'a FxHashSet<u32>,
-    /// Of programs that were running already.
+    /// Whether the programs were already running when the recording began.
     pub attached: bool,
 }
 
-/// What becomes of a region.
+/// How a region becomes an object.
 enum Use {
-    /// It is, or is part of, an object that is known already, or nobody accesses it.
+    /// No object: the region belongs to a known object, or is never accessed.
     None,
     Object(Object),
-    /// Memory of the allocator's, by its name.
+    /// Memory of the allocator, with the name of the heap area.
     Heap(&'static str),
 }
 
@@ -72,7 +71,7 @@ impl Areas<'_> {
             }
         }
         for ((pid, died_ns, name), regions) in heap {
-            // Of a program that was running already, the heap as a whole is all there is to know.
+            // The heap of an attached program cannot be divided further without an allocation log.
             let kind = match self.attached && !self.logged.contains(&pid) {
                 true => ObjectKind::Mapping,
                 false => ObjectKind::HeapArea,
@@ -82,7 +81,7 @@ impl Areas<'_> {
         self.unreported_stacks(with_stack, objects);
     }
 
-    /// Files of which something is executable, by process.
+    /// Files with at least one executable mapping, by process.
     fn module_paths(&self) -> FxHashSet<(u32, &str)> {
         let executable = self
             .spaces
@@ -105,7 +104,7 @@ impl Areas<'_> {
             return Use::Heap(Object::BRK_HEAP);
         }
         if self.attached && region.anonymous() && region.protection & ACCESSIBLE == 0 {
-            // An allocator's reserve.
+            // An allocator reserved this address range and does not use it yet.
             return Use::None;
         }
         if region.path.starts_with("[stack") {
@@ -128,7 +127,7 @@ impl Areas<'_> {
         Use::Object(object(region, ObjectKind::Mapping, region.path.to_string()))
     }
 
-    /// The kernel reports a main stack as long as it is at the start; it grows down from there.
+    /// The kernel reports the size of a main stack at the start. The stack grows down from there.
     fn main_stack(&self, region: &Region) -> Object {
         let size_bytes = (region.end - region.start)
             .max(MAIN_STACK_BYTES)
@@ -170,7 +169,7 @@ impl Areas<'_> {
         Use::Object(object(region, ObjectKind::Mapping, name))
     }
 
-    /// Appends main stacks of processes that have none so far (`with_stack` have one).
+    /// Appends main stacks of processes that are not in `with_stack` (processes with a known stack).
     fn unreported_stacks(&self, mut with_stack: FxHashSet<u32>, objects: &mut Vec<Object>) {
         let regions = self.spaces.regions.iter();
         let reported = regions
@@ -183,7 +182,7 @@ impl Areas<'_> {
     }
 }
 
-/// Where what the preload library keeps begins and ends, by process.
+/// Start and end addresses of the preload library's own memory, by process.
 #[derive(Default)]
 struct OwnMemory {
     starts: FxHashSet<(u32, u64)>,
@@ -200,7 +199,8 @@ impl OwnMemory {
         own
     }
 
-    /// Is this a piece of it? Between two pieces is the library's heap of samples, whose objects are in the log.
+    /// Whether the region belongs to the library. The gap between two of its own regions is its heap of samples, whose
+    /// objects are in the log.
     fn contains(&self, region: &Region) -> bool {
         let is_between = || {
             self.ends.contains(&(region.pid, region.start))
@@ -217,7 +217,7 @@ fn is_kept(region: &Region) -> bool {
 /// `PROT_READ` and `PROT_WRITE`.
 const ACCESSIBLE: u32 = 3;
 
-/// What the program called it (`prctl`), where it did.
+/// Name that the program gave the memory with `prctl(2)`, or a generic name.
 fn anonymous_name(region: &Region, attached: bool) -> String {
     if attached && region.path.starts_with("[anon") {
         region.path.to_string()
@@ -228,7 +228,7 @@ fn anonymous_name(region: &Region, attached: bool) -> String {
     }
 }
 
-/// Is the region part of a module whose file was read? Its segments are objects already.
+/// Whether the region belongs to a module whose file was read, so that the module's segments are objects already.
 fn modules_have_code(modules: &Modules, region: &Region) -> bool {
     let module = modules.resolve(region.pid, region.born_ns, region.start);
     module.is_some_and(|(module, _)| modules.file(module).is_some())
@@ -252,8 +252,8 @@ fn object(region: &Region, kind: ObjectKind, name: String) -> Object {
     }
 }
 
-/// Joins the allocator's regions of one name, whenever they were mapped: it maps and unmaps all the time, and
-/// what else is mapped there meanwhile is another object and wins.
+/// Joins the allocator's regions of one name, whenever they were mapped, as allocators map and unmap all the time.
+/// Another object that is mapped there in between takes precedence.
 fn heap_areas(
     kind: ObjectKind,
     name: &str,
@@ -281,7 +281,7 @@ fn heap_areas(
     objects.extend(area);
 }
 
-/// Where nothing reported the main stack: it ends just below the vDSO.
+/// Estimates the main stack where no event reported it: the stack ends just below the vDSO.
 fn stack_below_vdso(vdso: &Region, threads: &Threads) -> Object {
     let size_bytes = (MAIN_STACK_BYTES + VDSO_GAP_BYTES).min(vdso.start);
     Object {
@@ -292,11 +292,11 @@ fn stack_below_vdso(vdso: &Region, threads: &Threads) -> Object {
     }
 }
 
-/// When threads began, and which, by process and address of their stacks.
+/// Start time and thread, by process and address of the thread's stack.
 type ThreadStacks = FxHashMap<(u32, u64), (u64, ThreadIndex)>;
 
-/// The last anonymous mapping that a process made before it created a thread is that thread's
-/// stack: when the thread began, for processes without the preload library.
+/// Finds stacks of threads in processes without the preload library: the last anonymous mapping that the process made
+/// before it created the thread.
 fn thread_stacks(events: &[Event], logged: &FxHashSet<u32>) -> ThreadStacks {
     let mut last: FxHashMap<u32, u64> = FxHashMap::default();
     let mut stacks = FxHashMap::default();

@@ -1,4 +1,4 @@
-//! Call sites: stacks of (module, offset), the same number for the same stack in every process.
+//! Call sites: stacks of (module, offset). Equal stacks get the same number in every process.
 
 use rustc_hash::FxHashMap;
 
@@ -6,7 +6,6 @@ use super::images::Image;
 use super::modules::Modules;
 use crate::{CallSite, CallSiteId, Frame, ModuleId};
 
-/// All stacks that allocated.
 #[derive(Debug, Default)]
 pub(super) struct CallSites {
     numbers: FxHashMap<Vec<(Option<ModuleId>, u64)>, CallSiteId>,
@@ -15,8 +14,8 @@ pub(super) struct CallSites {
 }
 
 impl CallSites {
-    /// Number of the call site that image `image` calls `number`, first met at `time_ns`. A forked
-    /// process may use numbers that its parent defined.
+    /// Call site that has number `number` in the log of `image`, first used at `time_ns`. A forked process may use
+    /// numbers that its parent defined.
     pub(super) fn resolve(
         &mut self,
         images: &[Image],

@@ -72,7 +72,7 @@ impl<'a> Heap<'a> {
         }
     }
 
-    /// `fork`: what the parent had is the child's too.
+    /// After `fork`, the child gets the parent's objects that are alive at `fork_ns`.
     fn inherit(&mut self, parent: std::ops::Range<usize>, fork_ns: u64, threads: &Threads) {
         let main = threads.find(self.image.pid, self.image.pid, fork_ns);
         for position in parent {
@@ -104,7 +104,7 @@ impl<'a> Heap<'a> {
             let died_ns = thread
                 .and_then(|thread| threads.get(thread))
                 .map_or(u64::MAX, |thread| thread.died_ns);
-            // A main thread runs before the library that logs it.
+            // The main thread starts before the library can log it.
             let born_ns = match record.order {
                 0 => spaces.begin(self.image.pid, self.image.start_ns),
                 _ => record.time_ns,
@@ -136,7 +136,7 @@ impl<'a> Heap<'a> {
     }
 
     fn allocate(&mut self, step: &Step, call_site: Option<CallSiteId>, threads: &Threads) {
-        // An allocation where one is still alive: its free was not seen.
+        // If an allocation is still alive at this address, its free was not logged.
         self.free(step.address, step.time_ns);
         let weight = (step.weight_milli as f32 / 1000.0).max(1.0);
         self.allocated.insert(step.address, self.objects.len());
@@ -183,7 +183,7 @@ impl<'a> Heap<'a> {
         );
     }
 
-    /// Ends the mappings in a range; what sticks out of it goes on as objects of the same order.
+    /// Ends the mappings in a range. Parts outside of the range go on as objects of the same order.
     fn unmap(&mut self, address: u64, size_bytes: u64, time_ns: u64) {
         let end = address.saturating_add(size_bytes);
         let overlapped: Vec<u64> = self
@@ -256,7 +256,7 @@ impl Object {
     }
 }
 
-/// File mappings as the kernel reported them, to name what the program mapped.
+/// File mappings that the kernel reported; they name the program's own mappings.
 struct FileMappings<'a> {
     by_start: FxHashMap<(u32, u64), Vec<&'a Region>>,
 }

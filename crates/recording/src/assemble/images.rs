@@ -7,28 +7,27 @@ use super::address_space::AddressSpaces;
 use crate::allocation_log::{Damage, ImageLog};
 use crate::{Error, Mark};
 
-/// A process from its start to its end, and what it logged.
 #[derive(Debug, Default)]
 pub(super) struct Image {
     pub pid: u32,
     /// CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// When its memory went; `u64::MAX`: not in this recording.
+    /// When the process lost the image's memory; `u64::MAX` if not within this recording.
     pub end_ns: u64,
-    /// The image it was forked from, and when.
+    /// Position of the parent image, and time of the fork.
     pub parent: Option<(usize, u64)>,
-    /// Allocations, frees, mappings: by time.
+    /// Allocations, frees and mappings, by time.
     pub steps: Vec<Step>,
     /// Return addresses by number of call site.
     pub call_sites: FxHashMap<u32, Vec<u64>>,
     pub threads: Vec<ThreadRecord>,
-    /// When threads ended, by kernel id: before whoever waits for them goes on.
+    /// Kernel ids and end times of threads. The library logs an end before threads that wait for it go on.
     pub thread_ends: Vec<(u32, u64)>,
     pub marks: Vec<Mark>,
     pub counters: Counters,
 }
 
-/// Something that changes what objects there are.
+/// An event that creates or ends objects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub time_ns: u64,
@@ -37,42 +36,41 @@ pub(super) struct Step {
     pub call_site: u32,
     pub address: u64,
     pub size_bytes: u64,
-    /// Allocations of its kind that an allocation stands for, in 1/1000.
+    /// Number of allocations that this one stands for, in 1/1000.
     pub weight_milli: u32,
-    /// A mapping of a file.
+    /// Whether a mapping is of a file.
     pub of_file: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Action {
-    // In this order at equal times: memory goes before it comes again.
+    // Steps of equal time are sorted in this order, so that memory is freed before it is used again.
     Free,
     Unmap,
     Allocate,
     Map,
 }
 
-/// What the preload library saw of a thread.
+/// What the preload library logged about a thread.
 #[derive(Clone, Debug)]
 pub(super) struct ThreadRecord {
     pub time_ns: u64,
     pub tid: u32,
     /// Address of the start routine; 0: the main thread.
     pub start: u64,
-    /// Of a thread of `std::thread`: addresses of its `_M_run` and of a function that it may call; 0: not known.
+    /// For threads of `std::thread`: addresses of `_M_run` and of a function that it may call; 0 if unknown.
     pub callable: [u64; 2],
     pub order: u32,
     pub stack: std::ops::Range<u64>,
     pub tls: std::ops::Range<u64>,
 }
 
-/// Totals of an image.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     time_ns: u64,
     pub allocations: u64,
     pub small_unlogged: u64,
-    /// Large ones without a record: their site made short-lived ones at a high rate.
+    /// Large allocations without a record, because their call site made short-lived allocations at a high rate.
     pub large_unlogged: u64,
     pub stacks_omitted: u64,
     /// Records dropped because the log was off or full, and samples without room.
@@ -92,9 +90,8 @@ impl Counters {
     }
 }
 
-/// Reads all logs, by time, and finds for each image which one it was forked from. Processes that
-/// were forked, logged nothing and made accesses (`active`) get an image without steps, since they
-/// use their parent's objects.
+/// Reads all logs, by time, and finds each image's parent. A forked process that made accesses (`active`) but logged
+/// nothing gets an image without steps, as it uses its parent's objects.
 pub(super) fn read(
     logs: &[ImageLog],
     spaces: &AddressSpaces,
@@ -238,7 +235,7 @@ impl Image {
                 self.counters = Counters::of(record);
             }
             Kind::ThreadExit => self.thread_ends.push((record.argument, time_ns)),
-            // Counters of before.
+            // These counters are older than those already taken.
             Kind::Counters => {}
         }
     }

@@ -10,13 +10,13 @@ use crate::elf::{ElfFile, Symbol, demangle};
 use crate::symbols::open_module;
 use crate::{Module, ModuleId, ModuleMapping};
 
-/// All modules, their files where these are still what was recorded, and their mappings.
+/// All modules with their mappings, and their files if these are unchanged since the recording.
 #[derive(Debug)]
 pub(super) struct Modules {
     modules: Vec<Module>,
     files: Vec<Option<ElfFile>>,
     mappings: Vec<ModuleMapping>,
-    /// Where the mappings of each process are in `mappings`.
+    /// Range of each process in `mappings`.
     by_process: FxHashMap<u32, std::ops::Range<usize>>,
     notes: Vec<String>,
 }
@@ -89,7 +89,7 @@ impl Modules {
             open_module(&module, paths)
                 .inspect_err(|cause| {
                     let path = readable(path);
-                    // Most causes begin with the file, which is not always that of the path.
+                    // Most causes begin with a file name, which can differ from `path`.
                     let of = match cause.starts_with(&format!("{path}: ")) {
                         true => String::new(),
                         false => format!("{path}: "),
@@ -106,7 +106,7 @@ impl Modules {
         ModuleId(self.modules.len() as u32 - 1)
     }
 
-    /// Module and virtual address in its file of an address of process `pid` at `time_ns`.
+    /// Resolves an address of process `pid` at `time_ns` to a module and the virtual address in the module's file.
     pub(super) fn resolve(&self, pid: u32, time_ns: u64, address: u64) -> Option<(ModuleId, u64)> {
         let mappings = self.of_process(pid);
         let after = mappings.partition_point(|mapping| mapping.address <= address);
@@ -128,7 +128,6 @@ impl Modules {
         &self.mappings
     }
 
-    /// File name of a module.
     pub(super) fn name(&self, module: ModuleId) -> &str {
         file_name(&self.modules[module.0 as usize].path)
     }

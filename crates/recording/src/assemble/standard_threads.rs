@@ -1,18 +1,18 @@
-//! Names of threads that libstdc++'s `std::thread` creates: they all have one start routine, so what they execute names them.
+//! Names of threads that libstdc++'s `std::thread` creates. All have the same start routine, so the function that they
+//! execute names them.
 
 use super::modules::Modules;
 use crate::ModuleId;
 
-/// Name of threads of `std::thread` if it is unknown, or differs, what they execute.
+/// Name of `std::thread` threads that execute unknown or different functions.
 pub(super) const STANDARD_THREAD: &str = "std::thread";
 
-/// Is it the library with the start routine of all threads that `std::thread` creates?
+/// Whether the module is libstdc++, which contains the start routine of all `std::thread` threads.
 pub(super) fn is_standard(modules: &Modules, module: ModuleId) -> bool {
     modules.name(module).starts_with("libstdc++")
 }
 
-/// The name of what a thread executes that `std::thread` created in a process at a time; `callable` is that of
-/// [`super::images::ThreadRecord`].
+/// Name of the function that a `std::thread` thread executes; `callable` is [`super::images::ThreadRecord::callable`].
 pub(super) fn function(
     modules: &Modules,
     (pid, time_ns): (u32, u64),
@@ -33,8 +33,8 @@ pub(super) fn function(
     name.unwrap_or_else(|| STANDARD_THREAD.to_owned())
 }
 
-/// The type of what was passed to `std::thread`, from the name of the `_M_run` that was compiled for it. The type of a
-/// pointer to a member says nothing of the member, so there is none.
+/// Type of the callable passed to `std::thread`, read from the name of its `_M_run` instance. `None` for a pointer to a
+/// member, as its type does not name the member.
 fn callable_type(run: &str) -> Option<&str> {
     let (_, arguments) = run
         .strip_suffix("::_M_run()")?
@@ -57,7 +57,8 @@ fn callable_type(run: &str) -> Option<&str> {
     (!callable.is_empty() && !is_pointer(callable, "::*)")).then_some(callable)
 }
 
-/// Is a type itself a pointer, by this mark in its name, rather than a lambda or an instance that has one as parameter?
+/// Whether the type itself is a pointer, recognised by `mark`, rather than a lambda or template instance with a pointer
+/// as parameter.
 fn is_pointer(name: &str, mark: &str) -> bool {
     let Some(at) = name.find(mark) else {
         return false;

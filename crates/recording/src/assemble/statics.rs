@@ -1,4 +1,4 @@
-//! Static objects and code: what the modules of a process bring with them.
+//! Static objects and code of each process's modules.
 
 use std::cell::OnceCell;
 
@@ -8,7 +8,7 @@ use super::modules::Modules;
 use crate::elf::{ElfFile, Symbol, demangle};
 use crate::{ModuleId, Object, ObjectKind};
 
-/// What a loader maps is whole pages of this size at the least.
+/// Smallest page size. Loaders map whole pages.
 const PAGE_BYTES: u64 = 4096;
 
 /// Pages that were accessed, each with its process.
@@ -16,7 +16,7 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) struct AccessedPages(Vec<(u32, u64)>);
 
 impl AccessedPages {
-    /// Adds processes and addresses.
+    /// Adds (process, address) pairs.
     pub(super) fn add(&mut self, accessed: impl Iterator<Item = (u32, u64)>) {
         self.0
             .extend(accessed.map(|(pid, address)| (pid, address / PAGE_BYTES)));
@@ -24,7 +24,7 @@ impl AccessedPages {
         self.0.dedup();
     }
 
-    /// Was any page accessed that holds a part of this?
+    /// Whether any page that overlaps the range was accessed.
     fn any(&self, pid: u32, address: u64, size_bytes: u64) -> bool {
         let last = address.saturating_add(size_bytes.max(1) - 1) / PAGE_BYTES;
         let first = (pid, address / PAGE_BYTES);
@@ -33,9 +33,9 @@ impl AccessedPages {
     }
 }
 
-/// Appends the symbols, data sections and segments of every module of every process in `active`,
-/// largest around smallest: an access belongs to the smallest that holds it. With `touched`, only
-/// those on pages in it: a whole machine's processes have millions of symbols that nobody accessed.
+/// Appends the symbols, data sections and segments of every module of every process in `active`. These overlap: an
+/// access belongs to the smallest object that contains it. With `touched`, only objects on accessed pages are appended,
+/// as the processes of a whole machine have millions of symbols.
 pub(super) fn objects(
     modules: &Modules,
     active: &FxHashSet<u32>,
@@ -66,7 +66,7 @@ pub(super) fn objects(
             let address = piece.symbol.address.wrapping_add(bias);
             touched.is_none_or(|touched| touched.any(pid, address, piece.symbol.size_bytes))
         };
-        // Before its symbols are looked for.
+        // Modules without accessed segments are skipped before their symbols are read.
         if !segments_of(file, "").iter().any(wanted) {
             continue;
         }
@@ -96,7 +96,7 @@ pub(super) fn objects(
 struct Piece {
     kind: ObjectKind,
     symbol: Symbol,
-    /// As people write it.
+    /// Demangled name, computed at first use.
     name: OnceCell<String>,
 }
 

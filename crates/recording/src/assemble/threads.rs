@@ -16,41 +16,41 @@ use crate::{Event, ModuleId, Thread, ThreadIndex};
 
 /// Libraries whose threads form an OpenMP team.
 const OPENMP_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp"];
-/// Start routines of the same, where they are linked into the program.
+/// Start routines of the same libraries, for programs that link them statically.
 const OPENMP_ROUTINES: [&str; 2] = ["gomp_thread_start", "__kmp_launch_worker"];
 /// Team of threads whose start routine was not seen.
 const UNKNOWN_TEAM: &str = "threads";
 
-/// The table of threads while it is made.
+/// Table of threads under construction.
 #[derive(Debug)]
 pub(super) struct Threads {
     table: Vec<Thread>,
     by_tid: ByTid,
-    /// Events that began one.
+    /// Number of events that began a thread.
     begun: usize,
     /// Start routines that the preload library saw.
     starts: FxHashMap<ThreadIndex, Start>,
-    /// When the preload library saw one end.
+    /// End times that the preload library logged.
     ends: FxHashMap<ThreadIndex, u64>,
 }
 
-/// A program of a process: the process, and when the program's memory went.
+/// Identifies one program of a process: process id, and time at which the program's memory went away.
 type ProgramKey = (u32, u64);
-/// Module and virtual address in its file.
+/// Module of a start routine, and its virtual address in the module's file.
 type StartRoutine = (ModuleId, u64);
 
 /// Where a thread started.
 #[derive(Clone, Copy, Debug)]
 struct Start {
     time_ns: u64,
-    /// Address of the start routine; 0: main.
+    /// Address of the start routine; 0 for the main thread.
     routine: u64,
     /// See [`super::images::ThreadRecord::callable`].
     callable: [u64; 2],
 }
 
-/// The kernel tells of a thread's end only after it has let go whoever waits for it, who may have created the next thread
-/// by then. So much earlier it is taken to have ended.
+/// The kernel reports a thread's end only after it woke threads that wait for it, and they may have created the next
+/// thread by then. Ends that the kernel reports are therefore moved earlier by this much.
 const KERNEL_TELLS_LATE_NS: u64 = 1_000_000;
 
 /// The numbers of a team: each thread gets the lowest that no running thread has.
@@ -58,7 +58,7 @@ const KERNEL_TELLS_LATE_NS: u64 = 1_000_000;
 struct Numbers {
     next: u32,
     free: BinaryHeap<Reverse<u32>>,
-    /// When the holder of a number ends.
+    /// End time of the holder and number, for each number in use.
     held: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
@@ -70,7 +70,7 @@ impl Numbers {
         }
     }
 
-    /// For a thread that lives from `born_ns` to `ended_ns`.
+    /// Number for a thread that lives from `born_ns` to `ended_ns`.
     fn take(&mut self, born_ns: u64, ended_ns: u64) -> u32 {
         while let Some(&Reverse((until_ns, number))) = self.held.peek()
             && until_ns <= born_ns
@@ -91,7 +91,7 @@ impl Numbers {
 }
 
 impl Threads {
-    /// From events sorted by time, and the samples.
+    /// Builds the table from events sorted by time, and from the samples.
     pub(super) fn new(events: &[Event], log: &LogReader) -> Self {
         let mut threads = Self {
             table: vec![],
@@ -179,8 +179,7 @@ impl Threads {
         }
     }
 
-    /// Thread numbers come from a log that may be damaged: numbers far beyond the number of events
-    /// that could have made them are left out.
+    /// Thread numbers come from a log that may be damaged. Numbers far beyond the number of events so far are left out.
     fn begin(&mut self, index: ThreadIndex, pid: u32, tid: u32, born_ns: u64, order: u32) {
         const GAP_MAX: usize = 1 << 16;
         let position = index.0 as usize;
@@ -199,8 +198,8 @@ impl Threads {
             .push((born_ns, index));
     }
 
-    /// Name of a process's main thread so far. The kernel gives a new thread its creator's name; which
-    /// thread of the process that was, events don't tell.
+    /// Name of a process's main thread so far. The kernel gives a new thread its creator's name, but events do not say
+    /// which thread of the process was the creator.
     fn main_name(&self, pid: u32, time_ns: u64) -> String {
         let main = self.find(pid, pid, time_ns);
         main.and_then(|main| self.get(main))
@@ -219,7 +218,7 @@ impl Threads {
             .filter(|thread| thread.pid != 0)
     }
 
-    /// The thread that had this kernel id at `time_ns`: ids are used again.
+    /// The thread that had this kernel id at `time_ns`, as the kernel reuses ids.
     pub(super) fn find(&self, pid: u32, tid: u32, time_ns: u64) -> Option<ThreadIndex> {
         let with_tid = self.by_tid.get(&(pid, tid))?;
         let after = with_tid.partition_point(|(born_ns, _)| *born_ns <= time_ns);
@@ -228,7 +227,7 @@ impl Threads {
             .map(|(_, index)| *index)
     }
 
-    /// Takes start routines and order of creation from what the preload library logged.
+    /// Takes start routines, order of creation and end times from the preload library's log.
     pub(super) fn join_records(&mut self, image: &Image) {
         for record in &image.threads {
             let Some(index) = self.find(image.pid, record.tid, record.time_ns) else {
@@ -249,7 +248,7 @@ impl Threads {
         }
     }
 
-    /// When a thread had ended for whoever waited for it.
+    /// When a thread had ended for threads that waited for it.
     fn ended_ns(&self, index: usize) -> u64 {
         let seen = self.ends.get(&ThreadIndex(index as u32)).copied();
         let died_ns = self.table[index].died_ns;
@@ -259,12 +258,13 @@ impl Threads {
         })
     }
 
-    /// Names the start routines and numbers the teams. A team is the threads of a process with the same start routine. In order of
-    /// creation, each gets the lowest number that no running thread of the team has. The main thread is number 0 of its OpenMP
-    /// team, so created threads count from 1 there; threads outside of a team never shift its numbers.
+    /// Names the start routines and numbers the teams. A team is the threads of a process with the same start routine.
+    /// In order of creation, each thread gets the lowest number that no running thread of its team has. The main thread
+    /// is number 0 of its OpenMP team, so created threads count from 1 there. Threads outside of a team never shift its
+    /// numbers.
     pub(super) fn name_teams(&mut self, modules: &Modules, spaces: &AddressSpaces) {
         self.resolve_starts(modules);
-        // Programs of one process (before and after `exec`) are told apart by when their memory went.
+        // The time at which a program's memory went away tells programs of one process apart (before and after `exec`).
         let image_of = |thread: &Thread| {
             (
                 thread.pid,
@@ -331,7 +331,8 @@ impl Threads {
         }
     }
 
-    /// The teams of start routines that are `std::thread`'s, by program and routine: named as what all their threads execute.
+    /// Names of the teams of `std::thread`'s start routines, by program and routine: the function that all threads of a
+    /// team execute.
     fn standard_teams(
         &self,
         modules: &Modules,
@@ -382,7 +383,7 @@ impl Threads {
 }
 
 impl Thread {
-    /// A place in the table that no event filled.
+    /// Placeholder for a number that no event assigned.
     fn unknown() -> Self {
         Self {
             pid: 0,
@@ -408,7 +409,7 @@ fn is_openmp(module: &str, function: &str) -> bool {
         || OPENMP_ROUTINES.contains(&function)
 }
 
-/// Without the preload library (static programs): does the thread's program have an OpenMP runtime?
+/// Whether the thread's program contains an OpenMP runtime; for programs without the preload library (static programs).
 fn runs_openmp(thread: &Thread, modules: &Modules) -> bool {
     modules.of_process(thread.pid).iter().any(|mapping| {
         is_openmp(file_name(modules.name(mapping.module)), "")

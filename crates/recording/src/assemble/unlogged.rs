@@ -1,4 +1,4 @@
-//! Which processes that were seen to run have no allocation log, and why.
+//! Finds processes that ran but have no allocation log, and the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,18 +15,18 @@ use crate::convert::ModulePaths;
 use crate::no_log::{NoLog, UnsampledPrograms};
 use crate::{Event, Messages};
 
-/// Processes of which at most so many are listed.
+/// Most process ids that a note lists.
 const LISTED_MAX: usize = 4;
 
-/// What logs there are, and who ran.
+/// Evidence about which processes ran and which of them logged.
 pub(super) struct Evidence<'a> {
     pub image_logs: &'a [ImageLog],
     pub spaces: &'a AddressSpaces,
     /// Processes with samples.
     pub active: &'a FxHashSet<u32>,
-    /// What the library itself had to say.
+    /// Messages of the preload library.
     pub messages: &'a Messages,
-    /// Where files are.
+    /// Files of the recorded modules.
     pub paths: &'a ModulePaths,
 }
 
@@ -36,15 +36,15 @@ struct Image {
     /// The file that was mapped first.
     program: Option<PathBuf>,
     has_library: bool,
-    /// The process, or the one that it was forked from, has said why.
+    /// The preload library gave a reason in this process, or in a process that it was forked from.
     is_explained: bool,
-    /// It is its parent's yet: of what it was forked with a trace tells again, and after a `vfork` what it allocates is
-    /// in no log.
+    /// The process still runs its parent's program. A trace reports its inherited mappings again, and after a `vfork`
+    /// its allocations are in no log.
     is_forked: bool,
 }
 
 impl Evidence<'_> {
-    /// Says which processes have no heap objects, in a sentence for each reason.
+    /// Notes that say which processes have no heap objects, a sentence per reason.
     pub(super) fn notes(&self, events: &[Event]) -> Vec<String> {
         let mut reasons: BTreeMap<NoLog, BTreeSet<u32>> = BTreeMap::new();
         let mut images: FxHashMap<u32, Image> = FxHashMap::default();
@@ -66,7 +66,7 @@ impl Evidence<'_> {
                 }
             }
         }
-        // Logs are named by what a process takes for its number.
+        // A log's file name has the process id that the process itself sees, which differs in a PID namespace.
         let is_unknown = |log: &ImageLog| !images.contains_key(&log.pid);
         let elsewhere = self.image_logs.iter().any(is_unknown);
         let missing = match elsewhere {
@@ -148,14 +148,14 @@ impl Evidence<'_> {
         self.messages.explained.contains(&pid)
     }
 
-    /// Is there a log of the program that the process ran at `time_ns`?
+    /// Whether a log exists of the program that the process ran at `time_ns`.
     fn has_log(&self, pid: u32, time_ns: u64) -> bool {
         let life = time_ns..self.spaces.end(pid, time_ns);
         let of_it = |log: &ImageLog| log.pid == pid && life.contains(&log.start_ns);
         self.image_logs.iter().any(of_it)
     }
 
-    /// The library says where it leaves a program with a sanitizer alone.
+    /// Whether the library already reported this reason, as it does for programs with a sanitizer.
     fn is_said(&self, reason: NoLog) -> bool {
         let NoLog::Sanitizer(name) = reason else {
             return false;
@@ -217,7 +217,8 @@ mod tests {
         }
     }
 
-    /// Process 1 has the library and a log, and forks 2, which executes `program`, if any.
+    /// Process 1 has the library and a log, and forks process 2. With `program`, process 2 then executes a program with
+    /// these mappings.
     fn said(program: Option<&[&str]>, explained: &[u32]) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("alloc-1-4-0.log"), "").unwrap();
@@ -262,7 +263,7 @@ mod tests {
             said(Some(&["/no/such/program"]), &[]),
             note(NoLog::UnknownProgram)
         );
-        // Of its parent's program, it has what that had.
+        // A process that still runs its parent's program has the parent's library and log.
         assert_eq!(said(None, &[]), [""; 0]);
         let unsampled = said(Some(&[]), &[]);
         assert!(

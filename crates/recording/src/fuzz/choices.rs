@@ -1,16 +1,16 @@
-//! Where choices come from: a seed, or a fuzzer's bytes.
+//! Sources of choices: a seed, or a fuzzer's bytes.
 
-/// Chooses.
+/// Source of choices.
 pub trait Choices {
-    /// A number below `bound`; 0 where that is 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     fn below(&mut self, bound: u64) -> u64;
 
-    /// A position in a list of that length.
+    /// A position in a list with `length` elements.
     fn position(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// A number that is at the edge of something, or next to `own`.
+    /// A number at the edge of an integer or address range, or next to `own`.
     fn extreme(&mut self, own: u64) -> u64 {
         const EDGES: [u64; 20] = [
             0,
@@ -44,12 +44,12 @@ pub trait Choices {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same choices after the same seed.
+/// SplitMix64 (Steele, Lea, Flood 2014): the same seed gives the same choices.
 #[derive(Clone, Debug)]
 pub struct Seeded(u64);
 
 impl Seeded {
-    /// The choices of one recording of a seed: neighbouring numbers have nothing in common.
+    /// Choices for recording `number` of a seed. Neighbouring numbers give unrelated choices.
     pub fn new(seed: u64, number: u64) -> Self {
         let mut first = Self(seed);
         Self(first.next() ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03))
@@ -70,7 +70,7 @@ impl Choices for Seeded {
     }
 }
 
-/// A fuzzer's bytes, as few as a bound takes; zeros once they are used up.
+/// Choices from a fuzzer's bytes, as few as each bound takes; zeros once the bytes are used up.
 #[derive(Clone, Debug)]
 pub struct Drawn<'a>(pub &'a [u8]);
 

@@ -1,5 +1,4 @@
-//! Logs and traces that lie: frames come twice, go, change places, or have words in them changed, under checksums that are
-//! right.
+//! Mutates logs and traces: frames are repeated, removed, swapped or changed, and their checksums are made right.
 
 use std::fs;
 use std::ops::Range;
@@ -12,7 +11,7 @@ use super::Choices;
 use crate::error::IoContext;
 use crate::{Error, log};
 
-/// More than a recording that is mutated has.
+/// Size limit of a file; recordings that are mutated are smaller.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// What kind of file a frame is in.
@@ -23,7 +22,7 @@ enum Layout {
     Trace,
 }
 
-/// Changes a log or a trace; says what.
+/// Changes a log or a trace. Returns a description of the change.
 pub(super) fn mutate(path: &Path, choices: &mut dyn Choices) -> Result<String, Error> {
     let file = nearpage_files::read(path, BYTES_MAX).at(path, "read")?;
     let (layout, header_bytes) = match file.get(..8) {
@@ -59,7 +58,8 @@ pub(super) fn mutate(path: &Path, choices: &mut dyn Choices) -> Result<String, E
                 format!("frames {frame} and {other} change places")
             }
             3 => {
-                // Thread, times, and of the allocation log the thread.
+                // First byte of the header that may change: the thread id in the allocation log, thread and times in a
+                // trace.
                 let from = if layout == Layout::AllocationLog {
                     4
                 } else {
@@ -86,7 +86,7 @@ pub(super) fn mutate(path: &Path, choices: &mut dyn Choices) -> Result<String, E
     Ok(said)
 }
 
-/// Gives 1, 2, 4 or 8 bytes from `from` on another value.
+/// Changes 1, 2, 4 or 8 bytes at or after `from`. Returns a description of the change.
 fn change_word(bytes: &mut [u8], from: usize, choices: &mut dyn Choices) -> String {
     let length = [1, 2, 4, 8, 8, 8][choices.position(6)];
     let Some(room) = bytes
@@ -112,7 +112,7 @@ fn word(bytes: &[u8], at: usize) -> usize {
     word.map_or(0, |word| u32::from_le_bytes(word) as usize)
 }
 
-/// Cuts a file's frames apart.
+/// Splits a file into its frames.
 fn split(layout: Layout, mut rest: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while !rest.is_empty() {
@@ -132,7 +132,7 @@ fn split(layout: Layout, mut rest: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Where in a frame its records are.
+/// Range of the records in a frame.
 fn payload(layout: Layout, frame: &[u8]) -> Range<usize> {
     let from = match layout {
         Layout::RecorderLog => log::FRAME_HEADER_BYTES,
@@ -146,7 +146,7 @@ fn payload(layout: Layout, frame: &[u8]) -> Range<usize> {
     from.min(frame.len())..to.min(frame.len()).max(from.min(frame.len()))
 }
 
-/// Makes a frame's checksums right.
+/// Updates the checksums of a frame.
 fn seal(layout: Layout, frame: &mut [u8]) {
     let records = payload(layout, frame);
     match layout {
@@ -156,7 +156,7 @@ fn seal(layout: Layout, frame: &mut [u8]) {
             let own = crc32fast::hash(&frame[..16]);
             frame[16..20].copy_from_slice(&own.to_le_bytes());
         }
-        // Of a block that is open there is none.
+        // A block that is still open has no checksum.
         Layout::AllocationLog if word(frame, 12) != 0 => {
             let sum = crc32fast::hash(&frame[records]);
             frame[12..16].copy_from_slice(&sum.to_le_bytes());

@@ -1,5 +1,5 @@
-//! A recording that lies: rows of its tables, what `recording.json` says, records of its logs and traces are changed, and
-//! written again with checksums that are right.
+//! Mutates a recording: changes rows of tables, values in `recording.json`, or records of logs and traces, and writes
+//! them with right checksums.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use crate::error::IoContext;
 use crate::folder::{LOG_FOLDER, MACHINE_FILE, METADATA_FILE, TRACE_FOLDER};
 use crate::storage::columns::{Columns, Values};
 
-/// Changes of one recording: of many, one is what it is refused for.
+/// Choices for the number of changes. It is small, as a reader stops at the first fault that it finds.
 const CHANGES: [u64; 6] = [1, 1, 1, 2, 2, 4];
-/// What is written of texts stays within what whoever changes them has.
+/// Limit on the bytes of texts written into a table; it bounds the memory of the process that mutates.
 const TEXTS_BYTES_MAX: usize = 160 << 20;
-/// `recording.json` and `machine.toml` are small.
+/// Size limit of `recording.json` and `machine.toml`.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
-/// Changes the sound recording in `folder`; says what was changed, a line each.
+/// Changes the valid recording in `folder`. Returns a line per change.
 ///
 /// # Errors
-/// Of a recording that cannot be read, or not be written.
+/// If the recording cannot be read or written.
 pub fn mutate(folder: &Path, choices: &mut dyn Choices) -> Result<Vec<String>, Error> {
     let mut changes: Vec<u64> = (0..CHANGES[choices.position(CHANGES.len())])
         .map(|_| choices.below(8))
         .collect();
-    // What no longer parses comes last.
+    // Changes after which a file may no longer parse come last.
     changes.sort_unstable_by_key(|change| std::cmp::Reverse(*change));
     let mut said = Vec::new();
     for change in changes {
@@ -52,7 +52,7 @@ pub fn mutate(folder: &Path, choices: &mut dyn Choices) -> Result<Vec<String>, E
     Ok(said)
 }
 
-/// Logs and traces.
+/// Paths of all logs and traces, sorted.
 fn logs(folder: &Path) -> Vec<PathBuf> {
     let folders = [LOG_FOLDER, TRACE_FOLDER].map(|name| folder.join(name));
     let entries = folders
@@ -70,7 +70,6 @@ fn logs(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Changes a file of text.
 fn text(
     folder: &Path,
     name: &str,
@@ -84,7 +83,7 @@ fn text(
     Ok(format!("{name}: {said}"))
 }
 
-/// Changes one value of `recording.json`, but for the tables' checksums.
+/// Changes one value of `recording.json` other than the tables' checksums.
 fn metadata(text: &mut String, choices: &mut dyn Choices) -> String {
     let Ok(Value::Object(mut whole)) = serde_json::from_str::<Value>(text) else {
         return mutate_words(text, choices);
@@ -114,7 +113,7 @@ fn metadata(text: &mut String, choices: &mut dyn Choices) -> String {
     said
 }
 
-/// Visits all values, and those that hold others; how many there are.
+/// Visits all values, arrays and objects included. Returns their number.
 fn leaves(value: &mut Value, name: &str, visit: &mut dyn FnMut(&str, &mut Value)) -> usize {
     let mut count = 1;
     match value {
@@ -165,7 +164,7 @@ fn change_value(value: &mut Value, choices: &mut dyn Choices) {
     }
 }
 
-/// Changes rows of a table.
+/// Changes rows or columns of a table. Returns a description of the change.
 fn table(folder: &Path, name: &str, choices: &mut dyn Choices) -> Result<String, Error> {
     let mut table = Columns::read(folder, name)?;
     let rows = table.values.first().map_or(0, Values::len);
@@ -231,7 +230,7 @@ fn table(folder: &Path, name: &str, choices: &mut dyn Choices) -> Result<String,
     Ok(format!("{name}: {said}"))
 }
 
-/// Gives rows of a column a value at the edge of something; says which.
+/// Sets rows of a column to an edge value. Returns the value as text.
 fn change_rows(
     column: &mut Values,
     rows: std::ops::Range<usize>,
@@ -245,7 +244,7 @@ fn change_rows(
             format!("{value:#x}")
         }
         Values::I32(list) => {
-            // Codes and small numbers are in this type, too.
+            // Columns of this type also hold codes and small numbers.
             let value = match choices.below(3) {
                 0 => choices.below(9) as u32,
                 _ => choices.extreme(list[first].cast_unsigned().into()) as u32,

@@ -1,10 +1,10 @@
-//! Text that lies: numbers in it become others, lines go or come twice.
+//! Mutates text: changes numbers, and removes or repeats lines.
 
 use std::ops::Range;
 
 use super::Choices;
 
-/// Changes a number, a word or a line of `text`; says what.
+/// Changes a number, a word or a line of `text`. Returns a description of the change.
 pub fn mutate_words(text: &mut String, choices: &mut dyn Choices) -> String {
     let numbers = numbers(text);
     match choices.below(8) {
@@ -51,7 +51,7 @@ pub fn mutate_words(text: &mut String, choices: &mut dyn Choices) -> String {
     }
 }
 
-/// Where the numbers of a text are.
+/// Ranges of the numbers in a text.
 fn numbers(text: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (at, byte) in text.bytes().enumerate() {
@@ -64,7 +64,7 @@ fn numbers(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// A text that few expect.
+/// An unusual text: empty, very long, a path, or with control characters.
 pub(super) fn long_text(choices: &mut dyn Choices) -> String {
     match choices.below(6) {
         0 => String::new(),

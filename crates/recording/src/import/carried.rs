@@ -1,5 +1,5 @@
-//! What the text of `perf script` has no words for, as comments in it: `nearpage export --to perf-script` writes them, and
-//! `import` makes the recording again of them and the samples. perf's own tools skip comments.
+//! Comments that carry a whole recording in the text of `perf script`. `nearpage export --to perf-script` writes them,
+//! and `import` restores the recording from them and the samples. perf's own tools skip comments.
 //!
 //! ```text
 //! # nearpage recording {…}         first line: recording.json
@@ -8,7 +8,7 @@
 //! # nearpage exact 0.5 120.5 block -3    of the next sample: weight, cost in nanoseconds, resolution, skid in bytes
 //! ```
 //!
-//! The node in parentheses behind a sample's object is the sampled one, unless it says more than that.
+//! `(node N)` behind a sample's object is the sampled node. Further words in the parentheses say that none was sampled.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -28,14 +28,14 @@ use crate::{
     ThreadIndex,
 };
 
-/// What such a text begins with.
+/// First bytes of a text that carries a recording.
 const BEGIN: &str = "# nearpage recording ";
 const COMMENT: &str = "# nearpage ";
 
-/// Writes all of `recording` but its accesses.
+/// Writes all of `recording` except its accesses.
 ///
 /// # Errors
-/// What writing to `out` comes to.
+/// Errors of writing to `out`.
 pub fn write_tables(recording: &Recording, out: &mut dyn Write) -> io::Result<()> {
     fn row(out: &mut dyn Write, kind: &str, value: &impl Serialize) -> io::Result<()> {
         writeln!(out, "{COMMENT}{kind} {}", serde_json::to_string(value)?)
@@ -62,10 +62,10 @@ pub fn write_tables(recording: &Recording, out: &mut dyn Write) -> io::Result<()
     Ok(())
 }
 
-/// Writes what the next sample's line, with these figures, does not say of `access`.
+/// Writes the properties of `access` that the next sample's line, with these figures, cannot express.
 ///
 /// # Errors
-/// What writing to `out` comes to.
+/// Errors of writing to `out`.
 pub fn write_exact(
     access: &Access,
     period: u64,
@@ -89,13 +89,13 @@ pub fn write_exact(
     )
 }
 
-/// Weight and cost of a sample's line.
+/// Weight and cost that a sample's line expresses.
 fn figures(period: u64, latency_ns: u32) -> (f32, f32) {
     let weight = period as f32;
     (weight, latency_ns as f32 * weight)
 }
 
-/// Weight, cost, resolution and skid of a sample, where its line does not say.
+/// Weight, cost, resolution and skid of a sample, from the comment before its line.
 #[derive(Clone, Copy)]
 struct SampleDetails {
     weight: f32,
@@ -126,17 +126,17 @@ impl SampleDetails {
     }
 }
 
-/// When a thread begins and ends, and its place in the table.
+/// Start, end and table position of a thread.
 type Life = (u64, u64, ThreadIndex);
 
-/// A text with a recording in it.
+/// A text that carries a recording.
 pub(super) struct Carried<'a> {
     text: std::borrow::Cow<'a, str>,
     metadata: Metadata,
     machine: Option<Machine>,
     tables: Tables,
     lines: SourceLines,
-    /// Of the table of threads: by process and number, when each begins and ends.
+    /// Lives of the threads in the table, by process and thread id.
     threads: FxHashMap<(u32, u32), Vec<Life>>,
 }
 
@@ -166,7 +166,7 @@ impl<'a> Carried<'a> {
             text: std::borrow::Cow::Borrowed(""),
         };
         for (number, line) in (1..).zip(text.lines()).skip(1) {
-            // `thinned` in files of version 0.1.
+            // Files of version 0.1 say `thinned`.
             if line.starts_with("# sampled: ") || line.starts_with("# thinned: ") {
                 carried.metadata.notes.push(line[2..].to_owned());
             } else if let Some(comment) = line.strip_prefix(COMMENT) {
@@ -243,7 +243,8 @@ impl<'a> Carried<'a> {
                     mut sample,
                     ..
                 } => {
-                    // The latency stands last, and the instruction in the call chain: a long latency is no address.
+                    // The latency stands last, and the instruction in the call chain. A long latency must not be taken
+                    // for an address.
                     let latency = line.split_whitespace().next_back();
                     let latency = latency.and_then(|word| word.parse().ok());
                     sample.latency_cycles = latency.ok_or_else(|| bad("expected a latency"))?;
@@ -302,7 +303,7 @@ impl<'a> Carried<'a> {
         })
     }
 
-    /// Makes the recording in `output` again.
+    /// Restores the recording in the folder `output`.
     pub fn write(
         mut self,
         file: &Path,
@@ -340,7 +341,7 @@ impl<'a> Carried<'a> {
         })
     }
 
-    /// What `fuzz/` calls: all but the files.
+    /// Entry point for `fuzz/`: does everything except writing files.
     pub fn check(&self) {
         let error = |cause| foreign(Path::new("fuzz"), cause);
         let mut each = |batch: &AccessBatch| {
@@ -357,7 +358,7 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// The node in parentheses behind a sample's object, where it is the sampled one.
+/// The node in parentheses behind a sample's object, if the node was sampled.
 fn page_node(line: &str) -> Option<NodeId> {
     let (before, _) = line.rsplit_once(" |OP ")?;
     let (before, _data_src) = before.trim_end().rsplit_once(' ')?;

@@ -1,7 +1,7 @@
 //! Samples in nearpage's own CSV form (docs/reference/samples-csv.md): one access a line, columns by name.
 //!
-//! The file is read twice: [`Collected`] is what there is in it (threads, objects, lines of code, CPUs), which has
-//! limits; then come the accesses, in order of time, a batch at a time.
+//! The file is read twice. First, [`Collected`] gathers threads, objects, lines of code and CPUs, all within limits.
+//! Then accesses are read in order of time, a batch at a time.
 
 mod collected;
 mod columns;
@@ -24,7 +24,7 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// More columns are refused.
 const COLUMNS_MAX: usize = 256;
 
-/// A line that cannot be used: its number and why.
+/// An unusable line: its number and the cause.
 #[derive(Debug)]
 struct BadLine {
     number: u64,
@@ -37,15 +37,15 @@ impl std::fmt::Display for BadLine {
     }
 }
 
-/// A file whose header was understood.
+/// A file with a valid header.
 pub(super) struct Csv<'a> {
     columns: Columns,
-    /// What follows the header.
+    /// Bytes after the header.
     body: &'a [u8],
 }
 
 impl<'a> Csv<'a> {
-    /// Does the first line look like a header: names with commas between them?
+    /// Whether the first line looks like a header: names separated by commas.
     pub fn is(bytes: &[u8]) -> bool {
         let line = first_line(bytes).0.trim_ascii_end();
         let is_name = |name: &[u8]| {
@@ -70,7 +70,7 @@ impl<'a> Csv<'a> {
             .map_err(|cause| format!("line 1: {cause}"))
     }
 
-    /// Lines that are not empty, with number and place.
+    /// Lines that are not empty, with number and byte offset.
     fn lines(&self) -> impl Iterator<Item = Line<'a>> {
         let body = self.body;
         let mut begin = 0;
@@ -90,7 +90,7 @@ impl<'a> Csv<'a> {
         .filter(|line| !line.text.trim_ascii().is_empty())
     }
 
-    /// Calls `each` with the row of a line.
+    /// Parses a line and calls `each` with the row.
     fn row<T>(
         &self,
         fields: &mut Fields,
@@ -144,7 +144,7 @@ impl<'a> Csv<'a> {
         each(&batch)
     }
 
-    /// Makes a recording in `output`.
+    /// Makes a recording in the folder `output`.
     pub fn write(
         &self,
         file: &Path,
@@ -194,7 +194,7 @@ impl<'a> Csv<'a> {
         })
     }
 
-    /// What `fuzz/` calls: all but the files.
+    /// Entry point for `fuzz/`: does everything except writing files.
     pub fn check(&self) {
         let Ok(collected) = self.collect(None) else {
             return;
@@ -215,7 +215,7 @@ impl<'a> Csv<'a> {
     }
 }
 
-/// The samples that are no accesses.
+/// Note on samples in the kernel, which are not imported as accesses.
 fn counts_note(counts: &SampleCounts) -> Option<String> {
     (counts.kernel > 0).then(|| {
         format!(
@@ -227,14 +227,14 @@ fn counts_note(counts: &SampleCounts) -> Option<String> {
 
 #[derive(Clone, Copy)]
 struct Line<'a> {
-    /// From 1, the header.
+    /// Number of the line; the header is line 1.
     number: u64,
-    /// Where in the body.
+    /// Byte offset in the body.
     begin: usize,
     text: &'a [u8],
 }
 
-/// The first line, without a byte order mark, and what follows it.
+/// The first line, without a byte order mark, and the bytes after it.
 fn first_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     split_line(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes))
 }
@@ -284,7 +284,7 @@ impl Fields {
             self.count += fields;
             match result {
                 ReadRecordResult::Record | ReadRecordResult::End => break,
-                // The next turn reads nothing, which is the end.
+                // The next iteration has no input, which ends the record.
                 ReadRecordResult::InputEmpty => {}
                 ReadRecordResult::OutputFull => return Err("too long".to_owned()),
                 ReadRecordResult::OutputEndsFull => {
@@ -298,7 +298,7 @@ impl Fields {
     fn iter(&self) -> impl Iterator<Item = &str> {
         let begins = std::iter::once(0).chain(self.ends.iter().copied());
         let places = begins.zip(&self.ends).take(self.count);
-        // Quotes were taken out of text.
+        // The line is UTF-8, and only quotes were removed.
         places.map(|(begin, &end)| std::str::from_utf8(&self.text[begin..end]).unwrap_or_default())
     }
 }

@@ -1,4 +1,4 @@
-//! What a `perf.data` says of the machine and the command (feature sections,
+//! Machine and command that a `perf.data` file states (feature sections,
 //! tools/perf/Documentation/perf.data-file-format.txt).
 
 use nearpage_machine::{CpuList, Machine, Node, NodeId};
@@ -16,12 +16,12 @@ pub(super) mod feature {
     pub const NUMA_TOPOLOGY: usize = 14;
 }
 
-/// Bit of a build-id record's `misc`: its length follows it (since 5.15).
+/// Bit of a build-id record's `misc`: the build-id's length follows the build-id (since Linux 5.15).
 const MISC_BUILD_ID_SIZE: u16 = 1 << 15;
-/// Bytes before a build-id record's path: header, process, build-id and its length.
+/// Bytes before a build-id record's path: header, process, build-id and the build-id's length.
 const BUILD_ID_BYTES: usize = 8 + 4 + 24;
 
-/// `u32` length, text, zeros up to it.
+/// Reads a string: `u32` length, then text padded with zeros to this length.
 pub(super) fn string(bytes: &mut Bytes<'_>) -> Option<String> {
     let length = bytes.u32().ok()?;
     let text = bytes.take(u64::from(length)).ok()?;
@@ -32,7 +32,7 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// `u32` count and so many strings.
+/// Reads a `u32` count, then this number of strings.
 pub(super) fn strings(bytes: &[u8]) -> Vec<String> {
     let mut bytes = Bytes(bytes);
     let count = bytes.u32().unwrap_or(0);
@@ -62,7 +62,7 @@ pub(super) fn event_names(bytes: &[u8]) -> Vec<String> {
     names
 }
 
-/// Paths and build-ids of files that samples were in.
+/// Paths and build-ids of files that contain samples.
 pub(super) fn build_ids(bytes: &[u8]) -> Vec<(&[u8], BuildId)> {
     let mut found = Vec::new();
     let mut rest = bytes;
@@ -86,7 +86,7 @@ pub(super) fn build_ids(bytes: &[u8]) -> Vec<(&[u8], BuildId)> {
     found
 }
 
-/// Memory nodes and their CPUs. Distances are not in the file.
+/// Memory nodes and their CPUs. The file has no distances.
 pub(super) fn machine(topology: &[u8], description: Option<&str>) -> Option<Machine> {
     let mut bytes = Bytes(topology);
     let count = bytes.u32().ok()?;
@@ -115,7 +115,7 @@ pub(super) fn machine(topology: &[u8], description: Option<&str>) -> Option<Mach
         },
         ..bare_machine(nodes)
     };
-    // As strict as with a machine file: a CPU on two nodes, a node twice.
+    // Rejects what a machine file must not have, either: a CPU on two nodes, or a node twice.
     Machine::from_toml(&machine.to_toml(), "perf.data").ok()
 }
 

@@ -1,4 +1,4 @@
-//! Records in order of time to accesses and events, as a recorder would have appended them.
+//! Turns records in order of time into accesses and events, as a recorder would have logged them.
 
 use nearpage_machine::{CpuId, Machine};
 use nearpage_perf_abi::{Map, Sideband};
@@ -8,7 +8,7 @@ use super::undecoded::Undecoded;
 use super::{EventKind, Record, RecordBody, Sample, page_node};
 use crate::{Access, AccessBatch, AccessKind, Event, Resolution, SampleCounts, ThreadIndex};
 
-/// The process that perf gives the kernel's own mappings.
+/// Process id that perf uses for the kernel's own mappings.
 const KERNEL: u32 = u32::MAX;
 
 /// State of the recorded programs as of the last record.
@@ -17,16 +17,16 @@ pub(super) struct Follower<'a> {
     ghz: f32,
     /// Live threads by kernel thread id, with their process.
     live: FxHashMap<u32, (u32, ThreadIndex)>,
-    /// By thread.
+    /// Counts of samples, by thread.
     all: Vec<SampleCounts>,
     lost: u64,
     without_cpu: bool,
     undecoded: Undecoded,
-    /// Samples of page faults.
+    /// Number of samples of page faults.
     pub faults: u64,
     pub batch: AccessBatch,
     pub events: Vec<Event>,
-    /// First and last sample.
+    /// Times of the first and last sample.
     pub begin_ns: u64,
     pub end_ns: u64,
 }
@@ -49,7 +49,6 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Takes one record in.
     pub fn follow(&mut self, record: Record<'_>) {
         match record.what {
             RecordBody::Sample(sample) => self.sample(record.time_ns, sample),
@@ -80,8 +79,8 @@ impl<'a> Follower<'a> {
                 tid,
                 parent_pid,
             } => {
-                // What was there already, perf tells with time 0, after its name or before it, and
-                // then all of its mappings.
+                // perf reports tasks from before the recording with time 0, before or after their name, and then all of
+                // their mappings.
                 if time_ns == 0 {
                     self.thread(time_ns, pid, tid);
                 } else {
@@ -118,7 +117,7 @@ impl<'a> Follower<'a> {
         thread
     }
 
-    /// The thread `tid`, which is new if nothing told of its beginning.
+    /// The thread `tid`, which is begun here if no record reported its start.
     fn thread(&mut self, time_ns: u64, pid: u32, tid: u32) -> ThreadIndex {
         match self.live.get(&tid) {
             Some((other, thread)) if *other == pid => *thread,
@@ -196,7 +195,7 @@ impl<'a> Follower<'a> {
         });
     }
 
-    /// What became of each thread's samples.
+    /// Events with the counts of each thread's samples.
     pub fn counts(&self) -> impl Iterator<Item = Event> {
         (0..).zip(&self.all).map(|(index, counts)| Event::Counts {
             thread: ThreadIndex(index),
@@ -204,7 +203,7 @@ impl<'a> Follower<'a> {
         })
     }
 
-    /// What became of all samples.
+    /// Counts of all samples.
     pub fn totals(&self) -> SampleCounts {
         let mut totals = SampleCounts {
             lost: self.lost,
@@ -219,7 +218,7 @@ impl<'a> Follower<'a> {
         totals
     }
 
-    /// What the user should know.
+    /// Notes for the user.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.without_cpu {

@@ -1,4 +1,4 @@
-//! Where a `perf.data` has what. A file has a header that names its sections:
+//! Layout of a `perf.data` file. A file has a header that names its sections:
 //!
 //! ```text
 //!      0    8  magic "PERFILE2"
@@ -11,8 +11,8 @@
 //!     72   32  bitmap of features; their sections' offsets and lengths follow the data
 //! ```
 //!
-//! What went through a pipe (`perf record -o -`) has a header of the first 16 bytes, and then records alone: what is in
-//! sections above is in records of perf's own ([`record`]), among the data.
+//! A file that went through a pipe (`perf record -o -`) has only the first 16 bytes of the header. Records follow, and
+//! perf's own records ([`record`]) among them hold what the sections above hold.
 //! Sources: tools/perf/Documentation/perf.data-file-format.txt, tools/perf/util/header.c.
 
 use nearpage_perf_abi::header::{self, Header};
@@ -22,45 +22,46 @@ use rustc_hash::FxHashMap;
 use super::features::{self, feature};
 
 const HEADER_BYTES: usize = 104;
-/// The header of what `perf record -o -` writes.
+/// Length of the header that `perf record -o -` writes.
 const PIPE_HEADER_BYTES: u64 = 16;
 
-/// Types of records that perf adds to the kernel's.
+/// Types of records that perf itself defines.
 pub(super) mod record {
     /// A `perf_event_attr`, and the event's numbers; in pipes.
     pub const ATTRIBUTES: u32 = 64;
-    /// Its data follow it and don't count to its length; how many bytes they are it says in four; in pipes.
+    /// The record begins with a length (u32) of data that follow the record and are not part of its own length; in
+    /// pipes.
     pub const TRACING_DATA: u32 = 66;
-    /// As an entry of the feature's section; in pipes.
+    /// Laid out as an entry of the feature section with build-ids; in pipes.
     pub const BUILD_ID: u32 = 67;
-    /// Its data follow it and don't count to its length.
+    /// Data follow the record and are not part of its length.
     pub const AUXTRACE: u32 = 71;
-    /// A feature's number (u64), and its section; in pipes.
+    /// A feature's number (u64) and its section; in pipes.
     pub const FEATURE: u32 = 80;
     pub const COMPRESSED: u32 = 81;
     pub const COMPRESSED2: u32 = 83;
 }
 
-/// An event as it was asked for.
+/// Attributes of a recorded event.
 pub(super) struct EventAttributes<'a> {
-    /// A `perf_event_attr`, of whatever length its perf knew.
+    /// A `perf_event_attr`, as long as the perf version that wrote the file has it.
     pub attributes: &'a [u8],
-    /// Numbers by which samples name it, u64 each.
+    /// Numbers by which samples refer to the event, u64 each.
     pub numbers: &'a [u8],
-    /// Where in the file.
+    /// Byte offset in the file.
     pub at: usize,
 }
 
-/// What there is, and where.
+/// Sections of a file.
 pub(super) struct Layout<'a> {
-    /// Where the data begin…
+    /// Byte offset of the data.
     pub begin: usize,
-    /// … and how many bytes they are.
+    /// Length of the data in bytes.
     pub length: usize,
     pub attributes: Vec<EventAttributes<'a>>,
     /// Feature sections by number.
     pub features: FxHashMap<usize, &'a [u8]>,
-    /// Build-ids of files that samples were in, by path.
+    /// Build-ids of files that contain samples, by path.
     pub build_ids: FxHashMap<&'a [u8], BuildId>,
 }
 
@@ -129,19 +130,19 @@ impl<'a> Layout<'a> {
 pub(super) struct FoundRecord<'a> {
     pub header: Header,
     pub body: &'a [u8],
-    /// Where the next one begins.
+    /// Byte offset of the next record.
     pub next: usize,
 }
 
 impl<'a> FoundRecord<'a> {
-    /// The one at `at`, with whatever follows it before `end` and belongs to it.
+    /// The record at `at`, including data that belong to the record, follow it and end before `end`.
     pub fn at(bytes: &'a [u8], at: usize, end: usize) -> Result<Self, String> {
         let (header, body) =
             header::split(&bytes[at..end]).map_err(|Malformed| damaged(at, "no record"))?;
         let next = at + header::BYTES + body.len();
         let behind = match header.kind {
             record::AUXTRACE => Bytes(body).u64(),
-            // Up to a multiple of eight bytes.
+            // Padded to a multiple of eight bytes.
             record::TRACING_DATA => Bytes(body)
                 .u32()
                 .map(|data| u64::from(data).next_multiple_of(8)),
@@ -157,7 +158,7 @@ impl<'a> FoundRecord<'a> {
     }
 }
 
-/// Of a record: the length of a `perf_event_attr` is in itself, behind its type.
+/// Parses an attributes record. A `perf_event_attr` states its length behind its type.
 fn attributes(body: &[u8], at: usize) -> Result<EventAttributes<'_>, String> {
     let length = Bytes(body.get(4..).unwrap_or_default()).u32();
     let split = length
@@ -171,7 +172,7 @@ fn attributes(body: &[u8], at: usize) -> Result<EventAttributes<'_>, String> {
     })
 }
 
-/// `offset`, `length` of a section of `bytes`.
+/// The section of `bytes` whose offset and length stand at byte `at`.
 fn section<'a>(bytes: &'a [u8], at: usize, what: &str) -> Result<&'a [u8], String> {
     let mut place = Bytes(bytes.get(at..).unwrap_or_default());
     let (Ok(offset), Ok(length)) = (place.u64(), place.u64()) else {
@@ -202,7 +203,7 @@ pub(super) fn damaged(at: usize, what: &str) -> String {
 /// Feature sections by number.
 fn find_features(bytes: &[u8]) -> Result<FxHashMap<usize, &[u8]>, String> {
     let word = |at: usize| Bytes(&bytes[at..]).u64().unwrap_or(0);
-    // Sound: the data section was found.
+    // No overflow: the caller has found the data section within the file.
     let mut at = (word(40) + word(48)) as usize;
     let mut found = FxHashMap::default();
     for number in (0..256).filter(|number| word(72 + number / 64 * 8) >> (number % 64) & 1 != 0) {

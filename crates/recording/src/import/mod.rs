@@ -1,9 +1,9 @@
-//! Other tools' records of memory accesses, made into a recording: `perf.data` files, what
-//! `perf script` prints of them, and samples in nearpage's own CSV form.
+//! Imports other tools' records of memory accesses: `perf.data` files, the text that `perf script` prints of them, and
+//! samples in nearpage's own CSV form.
 //!
-//! The readers `perf_data` (with `features` for the machine) and `perf_script` turn a file into `Record`s in order of time.
-//! The `follow`er turns these into the log that a recorder would have written, from which the recording is made as
-//! usual. Objects come from the kernel's mappings, as for programs without the preload library.
+//! The readers `perf_data` (with `features` for the machine) and `perf_script` turn a file into `Record`s in order of
+//! time. The `follow`er turns these into the log that a recorder would have written, from which the recording is made
+//! as usual. Objects come from the kernel's mappings, as for programs without the preload library.
 
 mod carried;
 mod csv;
@@ -33,16 +33,16 @@ use self::perf_script::PerfScript;
 use crate::error::IoContext;
 use crate::{Error, Event, Level, LogWriter, Metadata, SampleCounts, Source};
 
-/// What an imported file came to.
+/// Result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// What became of its samples.
+    /// Counts of the file's samples.
     pub counts: SampleCounts,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// One thing that a file says, and when.
+/// A record of the file, with its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Record<'a> {
     time_ns: u64,
@@ -55,7 +55,7 @@ enum RecordBody<'a> {
     Sample(Sample),
 }
 
-/// What an event samples, where `data_src` does not say.
+/// What an event samples; used where `data_src` does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventKind {
     Loads,
@@ -65,7 +65,7 @@ enum EventKind {
 }
 
 impl EventKind {
-    /// By the event's name.
+    /// Guesses the kind from the event's name.
     fn named(name: &str) -> Self {
         if name.contains("fault") {
             Self::Faults
@@ -84,46 +84,46 @@ struct Sample {
     cpu: Option<CpuId>,
     user: bool,
     ip: u64,
-    /// 0: not known.
+    /// 0 if unknown.
     address: u64,
     event: EventKind,
     data_src: DataSource,
-    /// 0: not measured.
+    /// 0 if not measured.
     latency_cycles: u32,
-    /// Events that it stands for.
+    /// Number of events that the sample stands for.
     period: u64,
 }
 
-/// What holds for a whole file.
+/// Facts about a whole file.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct FileMetadata {
-    /// The recorded command, or perf's own where that is not known.
+    /// The recorded command, or perf's own command if the recorded one is unknown.
     command: Vec<String>,
     machine: Option<Machine>,
-    /// Nominal frequency of its CPUs.
+    /// Nominal frequency of the CPUs, in GHz.
     ghz: Option<f32>,
-    /// Names of its events.
+    /// Names of the events.
     events: Vec<String>,
-    /// Samples per second asked for; 0: by period.
+    /// Samples per second that were asked for; 0 if sampled by period.
     rate_hz: f64,
     notes: Vec<String>,
 }
 
-/// Cycles per nanosecond, where no file says.
+/// CPU frequency that is assumed if the file states none.
 const ASSUMED_GHZ: f32 = 2.5;
 
-/// Accesses that are appended to the log at a time.
+/// Accesses appended to the log in one batch.
 const BATCH: usize = 1 << 16;
 
-/// Makes a recording in `output` of `file`: a `perf.data` with addresses, or the text that
-/// `perf script` prints of one (`-F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso`,
-/// with `--show-task-events --show-mmap-events` for what was mapped), or samples in nearpage's CSV form. `machine` is what it was
-/// recorded on, where the file does not say or is not to be believed.
+/// Makes a recording in `output` from `file`: a `perf.data` with addresses, the text that `perf script` prints of one
+/// (`-F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso`, with `--show-task-events
+/// --show-mmap-events` for mappings), or samples in nearpage's CSV form. `machine` takes precedence over the machine in
+/// the file.
 ///
 /// The recording appears whole or not at all.
 ///
 /// # Errors
-/// [`Error::Foreign`] where the file is something else, is cut short or has no addresses;
+/// [`Error::Foreign`] if the file has another format, is cut short or has no addresses;
 /// [`Error::FolderInUse`]; [`Error::Io`].
 pub fn import(file: &Path, output: &Path, machine: Option<Machine>) -> Result<Imported, Error> {
     let bytes = read(file)?;
@@ -142,12 +142,12 @@ pub fn import(file: &Path, output: &Path, machine: Option<Machine>) -> Result<Im
     Ok(imported)
 }
 
-/// A file, by what becomes of it.
+/// A file, by the way it is imported.
 enum ImportedFile<'a> {
-    /// Tables at once.
+    /// Tables are made directly.
     Csv(Box<Csv<'a>>),
     Carried(Box<Carried<'a>>),
-    /// Records, which are followed.
+    /// Records, from which a log is made first.
     Records(Box<Reader<'a>>),
 }
 
@@ -163,7 +163,7 @@ impl<'a> ImportedFile<'a> {
     }
 }
 
-/// A folder that goes away unless it gets its name.
+/// A temporary folder, which is removed unless it was renamed.
 struct Unfinished(PathBuf);
 
 impl Unfinished {
@@ -188,8 +188,8 @@ fn foreign(file: &Path, cause: impl Into<String>) -> Error {
     }
 }
 
-/// The bytes of a file. One that nobody but root and this user can write is mapped, as it may have many gigabytes; any other
-/// is read into memory, as whoever cuts a mapped file short ends its reader.
+/// The bytes of a file. A file that only root and this user can write is mapped, as it may have many gigabytes. Any
+/// other file is read into memory, as another user could truncate a mapped file and thereby kill its reader.
 fn read(file: &Path) -> Result<Mmap, Error> {
     let opened = File::open(file).at(file, "open")?;
     let metadata = opened.metadata().at(file, "read")?;
@@ -203,7 +203,7 @@ fn read(file: &Path) -> Result<Mmap, Error> {
         return Err(foreign(file, "empty; record it again"));
     }
     if nearpage_files::is_written_by_this_user_alone(&metadata) {
-        // SAFETY: read only, and nobody else can cut it short.
+        // SAFETY: the mapping is read-only, and no other user can truncate the file.
         return unsafe { Mmap::map(&opened) }.at(file, "read");
     }
     let bytes = usize::try_from(metadata.len()).map_err(io::Error::other);
@@ -212,7 +212,7 @@ fn read(file: &Path) -> Result<Mmap, Error> {
     memory.make_read_only().at(file, "read")
 }
 
-/// A file of one format or the other.
+/// A reader of one of perf's two formats.
 enum Reader<'a> {
     Data(PerfData<'a>),
     Script(PerfScript<'a>),
@@ -324,7 +324,7 @@ fn metadata(file: &Path, about: &FileMetadata, machine: &Machine) -> Metadata {
     }
 }
 
-/// What stands in for a machine that nobody described.
+/// Machine that is assumed if the file describes none.
 fn one_node(notes: &mut Vec<String>) -> Machine {
     notes.push(
         "the file does not say which memory nodes there were: one is assumed; name the machine with --machine".to_owned(),
@@ -340,8 +340,8 @@ fn one_node(notes: &mut Vec<String>) -> Machine {
     }
 }
 
-/// The node that served an access of a CPU on node `own`, where there are two at most: of more, a remote one could be
-/// any, and to know the local ones alone would make accesses look local.
+/// The node that served an access of a CPU on node `own`, for machines with at most two nodes. With more nodes, a
+/// remote access could be to any of them, and if only local nodes were known, accesses would look local.
 fn page_node(machine: &Machine, own: Option<NodeId>, level: Level) -> Option<NodeId> {
     let own = own?;
     match (level, machine.nodes.as_slice()) {
@@ -351,12 +351,12 @@ fn page_node(machine: &Machine, own: Option<NodeId>, level: Level) -> Option<Nod
     }
 }
 
-/// A machine of which nothing but its nodes is known.
+/// A machine of which only the nodes are known.
 fn bare_machine(nodes: Vec<Node>) -> Machine {
     Machine::of_nodes("imported".to_owned(), nodes)
 }
 
-/// What `fuzz/` calls: reads `bytes` as whichever format they are, up to accesses and events.
+/// Entry point for `fuzz/`: reads `bytes` in any format, up to accesses and events.
 pub fn fuzz(bytes: &[u8]) {
     let reader = match ImportedFile::new(bytes) {
         Ok(ImportedFile::Csv(csv)) => return csv.check(),

@@ -1,11 +1,10 @@
 //! `perf.data`, as `perf record` writes it on a little-endian machine.
 //!
-//! Data are records: type `u32`, misc `u16`, length `u16` with these eight bytes, body. perf gathers
-//! them from the rings of all CPUs in turn; here they are put in order of time before they are read.
+//! The data are records: type `u32`, misc `u16`, length `u16` that includes these eight bytes, body. perf gathers
+//! records from the rings of all CPUs in turn; this reader sorts them by time first.
 //! Sources: tools/perf/Documentation/perf.data-file-format.txt, include/uapi/linux/perf_event.h.
 //!
-//! No crate is used for it: linux-perf-data 0.13 leaves out weight and `data_src`, and takes
-//! the lengths that a file names for what there is.
+//! No crate is used: linux-perf-data 0.13 leaves out weight and `data_src`, and trusts the lengths in a file.
 
 use nearpage_machine::CpuId;
 use nearpage_perf_abi::header::{self, Header, kind};
@@ -20,17 +19,17 @@ use super::{EventKind, FileMetadata, Record, RecordBody, Sample};
 use crate::Error;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
-/// The same, written by a big-endian machine.
+/// Magic of a file from a big-endian machine.
 const MAGIC_SWAPPED: &[u8; 8] = b"2ELIFREP";
-/// A file whose structure was found sound.
+/// A file with a valid structure.
 pub(super) struct PerfData<'a> {
     bytes: &'a [u8],
     events: Vec<NamedEvent>,
-    /// Which of `events` a number belongs to.
+    /// Positions in `events`, by the number in samples.
     by_id: FxHashMap<u64, usize>,
     /// Build-ids by path.
     build_ids: FxHashMap<&'a [u8], BuildId>,
-    /// When, and where in `bytes`, in order of time.
+    /// Time and byte offset of each record, in order of time.
     order: Vec<(u64, usize)>,
     features: FxHashMap<usize, &'a [u8]>,
 }
@@ -56,7 +55,7 @@ impl NamedEvent {
         }
     }
 
-    /// Are samples such as are imported: threads, times and addresses?
+    /// Whether samples have the fields that the import needs: instruction, thread and address.
     fn has_addresses(&self) -> bool {
         const NEEDED: u64 = st::IP | st::TID | st::ADDR;
         self.attributes.sample_type & NEEDED == NEEDED
@@ -88,7 +87,7 @@ impl NamedEvent {
 }
 
 impl<'a> PerfData<'a> {
-    /// Does it look like one?
+    /// Whether the bytes begin like a `perf.data` file.
     pub fn is(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC) || bytes.starts_with(MAGIC_SWAPPED)
     }
@@ -141,7 +140,7 @@ impl<'a> PerfData<'a> {
         Ok(found)
     }
 
-    /// All records of the data, by time; those without one come with their predecessor.
+    /// All records of the data, by time. A record without a time follows its predecessor.
     fn in_order(&self, begin: usize, length: usize) -> Result<Vec<(u64, usize)>, String> {
         let mut order = Vec::new();
         let (mut at, end, mut latest_ns) = (begin, begin + length, 0);
@@ -170,14 +169,14 @@ impl<'a> PerfData<'a> {
         Ok(order)
     }
 
-    /// The event that a sample is of.
+    /// The event of a sample.
     fn event(&self, body: &[u8]) -> &NamedEvent {
         let id = self.events[0].attributes.sample_id(body);
         let number = id.and_then(|id| self.by_id.get(&id)).copied();
         &self.events[number.unwrap_or(0)]
     }
 
-    /// What holds for the whole.
+    /// Facts about the whole file.
     pub fn about(&self) -> FileMetadata {
         let text = |number| {
             let section = self.features.get(&number)?;
@@ -236,7 +235,7 @@ impl<'a> PerfData<'a> {
         Ok(())
     }
 
-    /// What the record at `at` says.
+    /// Parses the record at byte `at`.
     fn what(&self, at: usize) -> Result<Option<RecordBody<'a>>, Malformed> {
         let (Header { kind, misc }, body) = header::split(&self.bytes[at..])?;
         if kind == kind::SAMPLE {
@@ -256,7 +255,7 @@ impl<'a> PerfData<'a> {
 
 type Events = (Vec<NamedEvent>, FxHashMap<u64, usize>);
 
-/// Events with their names, and which numbers are whose.
+/// Events with their names, and positions of events by the number in samples.
 fn named(
     attributes: &[EventAttributes<'_>],
     features: &FxHashMap<usize, &[u8]>,

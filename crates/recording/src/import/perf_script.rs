@@ -1,15 +1,15 @@
-//! What `perf script` prints of samples with addresses, a line each:
+//! Text that `perf script` prints of samples with addresses, a line each:
 //!
 //! ```text
 //! COMM PID[/TID] [CPU] SECONDS: [PERIOD] EVENT: ADDRESS [SYMBOL (FILE)] DATA_SRC |…| WEIGHT IP SYMBOL (FILE)
 //!     solve  412/414  [003]  1016.746629:  1009 cpu/mem-loads/P:  7f12 68100142 |OP LOAD|…|BLK  N/A  310  40117a main+0x9 (/bin/x)
 //! ```
 //!
-//! Fields in perf's order, columns apart by blanks; times with micro- or nanoseconds (`--ns`). Threads
-//! have the name that stands before their samples.
-//! What was mapped comes from lines of `--show-mmap-events` and `--show-task-events`, with
-//! `PERF_RECORD_MMAP2` and so on after the time. With call chains (indented lines, an address first),
-//! the instruction is the chain's first. Comments and empty lines are skipped.
+//! Fields are in perf's order, separated by blanks. Times have micro- or nanoseconds (`--ns`). A thread's name stands
+//! before its samples.
+//! Mappings come from lines of `--show-mmap-events` and `--show-task-events`, with `PERF_RECORD_MMAP2` and so on after
+//! the time. With call chains (indented lines that begin with an address), the instruction is the first of the chain.
+//! Comments and empty lines are skipped.
 
 use std::borrow::Cow;
 
@@ -21,15 +21,15 @@ use rustc_hash::FxHashMap;
 use super::{EventKind, FileMetadata, Record, RecordBody, Sample};
 use crate::Error;
 
-/// From here on the kernel's addresses.
+/// First address of the kernel's half of the address space.
 const KERNEL: u64 = 1 << 63;
 
-/// A text of which the first sample was understood.
+/// A text of which every line was understood.
 pub(super) struct PerfScript<'a> {
-    /// With names and paths as [`bytes_to_text`] has them.
+    /// The text, with names and paths encoded by [`bytes_to_text`].
     text: Cow<'a, str>,
     events: Vec<String>,
-    /// Some samples have the number of their thread alone.
+    /// Whether some samples have a thread id without a process id.
     threads_alone: bool,
 }
 
@@ -51,7 +51,7 @@ impl<'a> PerfScript<'a> {
                         events.push(event.to_owned());
                     }
                 }
-                // What fails first is not perf's at all.
+                // If no line was valid before, the text is not perf's at all.
                 Err(_) if !any && Head::parse(line).is_none() => {
                     return Err(format!("{neither}: line {number} is no sample"));
                 }
@@ -68,7 +68,7 @@ impl<'a> PerfScript<'a> {
         })
     }
 
-    /// What holds for the whole.
+    /// Facts about the whole text.
     pub fn about(&self) -> FileMetadata {
         let mut notes = vec![
             "imported from the text of `perf script`; times are those of perf's clock".to_owned(),
@@ -101,7 +101,7 @@ impl<'a> PerfScript<'a> {
         }
     }
 
-    /// Hands out all records in order of time, which perf prints them in.
+    /// Hands out all records in order of time, in which perf prints them.
     pub fn records(
         &self,
         each: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
@@ -109,9 +109,9 @@ impl<'a> PerfScript<'a> {
     ) -> Result<(), Error> {
         // A sample waits for its call chain, whose first line has the instruction.
         let mut waiting: Option<(u64, Sample)> = None;
-        // By process and thread, as far as told.
+        // Last name by process and thread id.
         let mut names: FxHashMap<(u32, u32), &str> = FxHashMap::default();
-        // By thread, as far as told.
+        // Last process by thread id.
         let mut processes: FxHashMap<u32, u32> = FxHashMap::default();
         let record = |(time_ns, sample)| Record {
             time_ns,
@@ -127,7 +127,7 @@ impl<'a> PerfScript<'a> {
                     }
                 }
                 Line::Record(mut other) => {
-                    // It was taken from text.
+                    // Paths and names in the record are still encoded as text.
                     let plain = match &other.what {
                         RecordBody::Sideband(
                             Sideband::Map(Map { path: text, .. })
@@ -142,7 +142,7 @@ impl<'a> PerfScript<'a> {
                         *text = &plain;
                     }
                     waiting.take().map(record).map_or(Ok(()), &mut *each)?;
-                    // The name is looked at again: it is another thread's, or another name.
+                    // The next sample of the thread reports its name again, as the thread or its name changed.
                     if let RecordBody::Sideband(
                         Sideband::Name { pid, tid, .. }
                         | Sideband::Fork { pid, tid, .. }
@@ -184,24 +184,24 @@ impl<'a> PerfScript<'a> {
     }
 }
 
-/// The bytes that stand as text in a record.
+/// Decodes bytes that a record holds as encoded text.
 fn plain(text: &[u8]) -> Cow<'_, [u8]> {
     std::str::from_utf8(text).map_or(Cow::Borrowed(text), bytes_of_text)
 }
 
-/// What a line is.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Line<'a> {
     Skipped,
-    /// Of a call chain.
+    /// Line of a call chain, with its address.
     Chain(u64),
     Record(Record<'a>),
     Sample {
         time_ns: u64,
-        /// Of the thread; empty: not printed.
+        /// Name of the thread; empty if not printed.
         name: &'a str,
         event: &'a str,
-        /// None: the thread stands alone.
+        /// `None` if only the thread id is printed.
         pid: Option<u32>,
         sample: Sample,
     },
@@ -237,7 +237,7 @@ impl<'a> Line<'a> {
 /// The beginning of a line, up to its time.
 struct Head<'a> {
     name: &'a str,
-    /// None: the thread stands alone.
+    /// `None` if only the thread id is printed.
     pid: Option<u32>,
     tid: u32,
     cpu: Option<CpuId>,
@@ -246,8 +246,8 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// The first word of digits, point, digits, colon is the time; a CPU, then thread or process
-    /// and thread stand before it, and before those the name, which may have blanks.
+    /// The time is the first word of digits, point, digits and colon. An optional CPU stands before the time, thread id
+    /// or process and thread id before the CPU, and first comes the name, which may have blanks.
     fn parse(line: &'a str) -> Option<Self> {
         let mut before: [&str; 2] = ["", ""];
         let mut rest = line;
@@ -264,7 +264,7 @@ impl<'a> Head<'a> {
                     Some((pid, tid)) => (Some(pid), tid),
                     None => (None, threads),
                 };
-                // The idle task has neither: -1.
+                // Ids of the idle task can be -1.
                 let number = |text: &str| text.parse::<i64>().ok().map(|number| number as u32);
                 let tid = number(tid)?;
                 let pid = match pid {
@@ -300,13 +300,13 @@ impl<'a> Head<'a> {
         let address = words.next().and_then(hexadecimal);
         let address =
             address.ok_or_else(|| format!("expected an address after the event; {fields}"))?;
-        // The number stands before its description, and symbol and file of the address before it.
+        // The data_src number stands before its description; symbol and file of the address stand before the number.
         let describes = |word: &&str| word.starts_with("|OP") || word.contains("|SNP");
         if !words.clone().any(|word| describes(&word)) {
             return Err(format!("expected data_src after the address; {fields}"));
         }
-        // A symbol's name may have any words: the last description is perf's. Before perf 5.19 that begins with the
-        // level, `L1 hit|SNP`, and none of its words is a number.
+        // A symbol's name may have any words, so the last description is perf's. Before perf 5.19, the description
+        // begins with the level, `L1 hit|SNP`, and none of its words is a number.
         let (before, described) = self.rest.split_at(self.rest.rfind(" |OP ").unwrap_or(0));
         let data_src = match before.split_whitespace().last() {
             Some(word) => hexadecimal_digits(word),
@@ -326,7 +326,8 @@ impl<'a> Head<'a> {
         let is_alone = numbers.clone().count() == 1;
         let numbers: Vec<&str> = numbers.map_while(hexadecimal_digits).take(4).collect();
         let (weight, ip) = match numbers.as_slice() {
-            // With a call chain the instruction stands in the next lines, and this is the latency, however long.
+            // With a call chain, the instruction stands in the next lines, and the only number is the latency, however
+            // long.
             [only] if is_alone && only.bytes().all(|byte| byte.is_ascii_digit()) => {
                 (only.parse().unwrap_or(0), 0)
             }
@@ -353,8 +354,8 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Of the numbers behind data_src: the latency, and the instruction. Some processors have two more latencies between them,
-/// of 16 bits each. Symbols behind may look like numbers; addresses of code have many digits.
+/// Latency and instruction, from the numbers behind data_src. Some processors have two more latencies of 16 bits each
+/// in between. Symbols behind the instruction may look like numbers, but addresses of code have more digits.
 fn weight_and_ip(numbers: &[&str]) -> (u64, u64) {
     let is_long = |number: &&str| number.len() > 4;
     let is_no_latency = |number: &&str| number.len() > 5;
@@ -383,7 +384,7 @@ fn hexadecimal_digits(word: &str) -> Option<&str> {
         .then_some(word)
 }
 
-/// `1016.746629:` in nanoseconds.
+/// Parses a time such as `1016.746629:` into nanoseconds.
 fn seconds(word: &str) -> Option<u64> {
     let (seconds, fraction) = word.strip_suffix(':')?.split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -398,7 +399,7 @@ fn seconds(word: &str) -> Option<u64> {
         .checked_add(fraction_ns)
 }
 
-/// What stands behind `PERF_RECORD_`.
+/// Parses the text behind `PERF_RECORD_`.
 fn sideband(record: &str) -> Option<Sideband<'_>> {
     let threads = |text: &str, between: char| -> Option<(u32, u32)> {
         let (pid, tid) = text.split_once(between)?;

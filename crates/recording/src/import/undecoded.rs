@@ -1,11 +1,11 @@
-//! Data sources of samples that this version does not know, counted by word.
+//! Counts `data_src` words that this version of nearpage cannot decode.
 
 use std::collections::BTreeMap;
 
 use nearpage_amount::counted;
 use nearpage_perf_abi::DataSource;
 
-/// Different words that are kept; samples with others are counted together.
+/// Most different words that are kept; samples with other words are counted together.
 const WORDS_MAX: usize = 8;
 
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct Undecoded {
 }
 
 impl Undecoded {
-    /// Takes the data source of a sample in.
+    /// Counts the data source of a sample if it cannot be decoded.
     pub fn take(&mut self, source: DataSource) {
         if !source.is_undecoded() {
             return;
@@ -27,7 +27,7 @@ impl Undecoded {
         }
     }
 
-    /// For who imports; none where all words are known.
+    /// Note for the user; `None` if all words were decoded.
     pub fn note(&self) -> Option<String> {
         let samples = self.by_word.values().sum::<u64>() + self.others;
         let words = self.by_word.iter();

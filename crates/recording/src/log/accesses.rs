@@ -1,4 +1,4 @@
-//! How accesses lie in a frame: column after column, 46 bytes an access.
+//! Layout of accesses in a frame: column after column, 46 bytes an access.
 
 use nearpage_machine::{CpuId, NodeId};
 
@@ -6,7 +6,7 @@ use crate::{AccessBatch, AccessKind, Level, Resolution, ThreadIndex};
 
 /// Bytes of one access.
 pub(super) const ACCESS_BYTES: usize = 46;
-/// `page_node` of an access whose page's node was not asked for.
+/// `page_node` of an access whose page's node is unknown.
 const NO_NODE: u16 = u16::MAX;
 
 /// Appends `batch` to `out`.
@@ -42,8 +42,7 @@ pub(super) fn encode(batch: &AccessBatch, out: &mut Vec<u8>) {
     out.extend(batch.skid_bytes.iter().map(|distance| *distance as u8));
 }
 
-/// Appends the accesses in `bytes` to `batch`; `None` where the bytes don't make sense (`batch` is
-/// then as it was).
+/// Appends the accesses in `bytes` to `batch`. If `bytes` are invalid, returns `None` and leaves `batch` unchanged.
 pub(super) fn decode(bytes: &[u8], batch: &mut AccessBatch) -> Option<()> {
     if !bytes.len().is_multiple_of(ACCESS_BYTES) {
         return None;
@@ -107,7 +106,7 @@ pub(super) fn decode(bytes: &[u8], batch: &mut AccessBatch) -> Option<()> {
     Some(())
 }
 
-/// Calls `each` with thread and CPU of every access in `bytes`, without decoding the rest.
+/// Calls `each` with thread and CPU of every access in `bytes`, without decoding the other columns.
 pub(super) fn threads_and_cpus(bytes: &[u8], mut each: impl FnMut(ThreadIndex, CpuId)) {
     let rows = bytes.len() / ACCESS_BYTES;
     let (threads, cpus) = bytes[24 * rows..32 * rows].split_at(4 * rows);

@@ -1,5 +1,5 @@
-//! How events lie in a frame: a tag byte, then the fields in order, little-endian; strings are a
-//! 32-bit length and UTF-8 bytes.
+//! Layout of events in a frame: a tag byte, then the fields in order, little-endian. A string is a 32-bit length and
+//! UTF-8 bytes.
 
 use nearpage_machine::CpuId;
 
@@ -14,9 +14,9 @@ const COUNTS: u8 = 6;
 const LOST: u8 = 7;
 const UNMAP: u8 = 8;
 
-/// Longest path, as Linux has it.
+/// Longest path in Linux.
 const PATH_BYTES_MAX: usize = 4096;
-/// Longer than any name of a thread, and than a build-id in hexadecimal.
+/// Upper bound of names of threads and of build-ids in hexadecimal.
 const NAME_BYTES_MAX: usize = 256;
 
 /// Appends `event` to `out`.
@@ -121,7 +121,7 @@ pub(super) fn encode(event: &Event, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads all events of a frame; `None` where the bytes don't make sense.
+/// Reads all events of a frame; `None` if the bytes are invalid.
 pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(Event)) -> Option<()> {
     let mut input = Decoder(bytes);
     while !input.0.is_empty() {
@@ -239,8 +239,8 @@ impl<'log> Decoder<'log> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    /// A text of at most so many bytes: what is longer, no kernel wrote, and is cut. Names and paths are copied to every
-    /// thread and mapping that comes of theirs.
+    /// Reads a text, cut to `bytes_max` bytes. No kernel writes longer texts, and names and paths are copied to every
+    /// thread and mapping that inherits them.
     fn text(&mut self, bytes_max: usize) -> Option<String> {
         let length = self.u32()? as usize;
         let text = self.take(length)?;

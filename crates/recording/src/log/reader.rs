@@ -16,39 +16,39 @@ use crate::error::IoContext;
 use crate::folder::{LOG_FOLDER, RECORDER_LOG_FILE};
 use crate::{AccessBatch, ColumnSelection, Error, Event, FirstTouch, SampleCounts, ThreadIndex};
 
-/// Accesses of one chunk, at least (but for the last).
+/// Fewest accesses of a chunk; only the last chunk may have less.
 const CHUNK_ACCESSES: u64 = 64 * 1024;
-/// Bytes looked through at a time for the next sound header.
+/// Bytes searched at a time for the next valid header.
 const SEARCH_BYTES: usize = 64 * 1024;
 
-/// The recorder's log, read once from end to end: events in memory, accesses by chunk.
+/// The recorder's log, read once from end to end. Events are in memory, accesses are read by chunk.
 #[derive(Debug)]
 pub struct LogReader {
     path: PathBuf,
     file: File,
     frames: Vec<AccessFrame>,
     chunks: Vec<Range<usize>>,
-    /// Events but for counts, first touches and losses, in the order they were written.
+    /// Events except counts, first touches and losses, in the order of the log.
     pub events: Vec<Event>,
-    /// First touches, in the order they were written.
+    /// First touches, in the order of the log.
     pub first_touches: Vec<FirstTouch>,
-    /// The last totals of each thread.
+    /// Last counts of each thread.
     pub counts: BTreeMap<ThreadIndex, SampleCounts>,
     /// Records that the kernel dropped.
     pub lost: u64,
-    /// Accesses by thread and CPU.
+    /// Number of accesses by thread and CPU.
     pub accesses_by_cpu: FxHashMap<(ThreadIndex, CpuId), u64>,
     /// Number of accesses.
     pub access_count: u64,
     /// Frames that failed their checksum.
     pub damaged_blocks: u64,
-    /// The last frame was torn: the recorder was killed while it wrote.
+    /// Whether the last frame is torn: the recorder was killed while it wrote.
     pub torn: bool,
-    /// Threads that there are.
+    /// Number of known threads.
     threads: usize,
 }
 
-/// The payload of a frame of accesses.
+/// Place of the payload of a frame of accesses.
 #[derive(Clone, Copy, Debug)]
 struct AccessFrame {
     offset: u64,
@@ -59,8 +59,7 @@ impl LogReader {
     /// Reads the log of the recording in `folder`.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Version`], or [`Error::Damaged`] where the file is no log at all;
-    /// damage inside is counted.
+    /// [`Error::Io`], [`Error::Version`], or [`Error::Damaged`] if the file is no log at all. Damage inside is counted.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(LOG_FOLDER).join(RECORDER_LOG_FILE);
         let file = nearpage_files::open(&path).at(&path, "open")?;
@@ -88,8 +87,8 @@ impl LogReader {
         Ok(log)
     }
 
-    /// Accesses of threads that are not among the first `threads` count as lost from here on, and are read no more: the
-    /// frame that began their thread is damaged, or theirs lies. How many there are.
+    /// Leaves out accesses of threads beyond the first `threads`: the frame that began such a thread is damaged, or the
+    /// frame of accesses names a wrong thread. Returns the number of accesses left out.
     pub(crate) fn keep_threads(&mut self, threads: usize) -> u64 {
         self.threads = threads;
         let mut unknown = 0;
@@ -107,10 +106,10 @@ impl LogReader {
         self.chunks.len()
     }
 
-    /// Replaces what is in `batch` by the accesses of chunk `number`.
+    /// Replaces the contents of `batch` by the accesses of chunk `number`.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Damaged`] where the file changed since it was opened.
+    /// [`Error::Io`]; [`Error::Damaged`] if the file changed since it was opened.
     pub fn read_chunk(&self, number: usize, batch: &mut AccessBatch) -> Result<(), Error> {
         batch.clear();
         let mut payload = Vec::new();

@@ -20,13 +20,13 @@ use crate::folder::{self, LOG_FOLDER, RECORDER_LOG_FILE};
 use crate::storage::checksums::TableChecksums;
 use crate::{AccessBatch, Error, Event, Metadata, Module, Status, jit, nameless, trace};
 
-/// Where this process finds the files that it has open.
+/// Folder with links to the open files of this process.
 const OPENED: &str = "/proc/self/fd";
 
-/// Writes a recording while it is made.
+/// Writes a recording while the program runs.
 ///
-/// Every call appends at most one frame with one `write`; memory is used again from call to call. A
-/// recorder that is killed leaves a folder that [`crate::Recording::open`] opens as incomplete.
+/// Every call appends at most one frame with one `write`, and reuses the frame's memory. If the recorder is killed,
+/// [`crate::Recording::open`] opens the folder as incomplete.
 #[derive(Debug)]
 pub struct LogWriter {
     folder: PathBuf,
@@ -35,24 +35,25 @@ pub struct LogWriter {
     metadata: Metadata,
     frame: Vec<u8>,
     accesses: u64,
-    /// Full paths of what was mapped, for the tables: a redacted log has file names alone.
+    /// Full paths of mapped files, for the tables, as a redacted log has file names only.
     paths: ModulePaths,
-    /// Those of which code was mapped.
+    /// Keys of `paths` of which code was mapped.
     modules: FxHashSet<(String, String)>,
-    /// Modules that only processes of other mount namespaces see, kept open: `paths` leads to them.
+    /// Open files of modules that cannot be found by path here (other mount namespace, or deleted); `paths` leads to
+    /// them.
     elsewhere: Vec<File>,
     /// Processes with anonymous executable memory.
     generating: BTreeSet<u32>,
-    /// The folder: nobody else records into it meanwhile.
+    /// Lock on the folder, so that no other recorder uses it.
     _lock: File,
 }
 
-/// What became of the log when the recording ended.
+/// State of the log after the recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
-    /// It became tables.
+    /// The log became tables.
     Converted,
-    /// It stays until the recording is first opened: converting would have taken too long.
+    /// The log stays until the recording is first opened, as converting it would have taken too long.
     Deferred,
 }
 
@@ -95,12 +96,12 @@ impl LogWriter {
         })
     }
 
-    /// Where the preload library is to write its allocation log (`NEARPAGE_LOG`).
+    /// Folder for the preload library's allocation log (`NEARPAGE_LOG`).
     pub fn allocation_log_folder(&self) -> PathBuf {
         self.folder.join(LOG_FOLDER)
     }
 
-    /// Makes the folder that the tracer is to write to: the recording will be a full one.
+    /// Makes the folder for the tracer's files; the recording becomes a trace.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -113,7 +114,7 @@ impl LogWriter {
         Ok(folder)
     }
 
-    /// What holds for the whole recording; written again by [`LogWriter::finish`].
+    /// Metadata of the whole recording; [`LogWriter::finish`] writes it.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
@@ -126,7 +127,7 @@ impl LogWriter {
     /// Appends accesses. An empty batch writes nothing.
     ///
     /// # Errors
-    /// [`Error::Io`], say where the disk is full.
+    /// [`Error::Io`], for example if the disk is full.
     pub fn accesses(&mut self, batch: &AccessBatch) -> Result<(), Error> {
         if batch.is_empty() {
             return Ok(());
@@ -140,7 +141,7 @@ impl LogWriter {
     /// Appends events.
     ///
     /// # Errors
-    /// [`Error::Io`], say where the disk is full.
+    /// [`Error::Io`], for example if the disk is full.
     pub fn events(&mut self, events: &[Event]) -> Result<(), Error> {
         if events.is_empty() {
             return Ok(());
@@ -186,18 +187,18 @@ impl LogWriter {
         self.write_frame(EVENTS)
     }
 
-    /// Ends the recording: `metadata` says complete, and the log becomes tables where that takes no
-    /// longer than [`convert::BUDGET`], as estimated from sizes (always under redaction, since the
-    /// paths are known only now).
+    /// Ends the recording: its status becomes complete. The log becomes tables if that takes at most
+    /// [`convert::BUDGET`], as estimated from sizes. A redacted recording is always converted, since only this process
+    /// knows the paths.
     ///
     /// # Errors
-    /// [`Error::Io`]; the log then stays, and the recording opens.
+    /// [`Error::Io`]; the log then stays, and the recording can be opened.
     pub fn finish(mut self, exit_status: Option<i32>, end_ns: u64) -> Result<Finished, Error> {
         self.metadata.exit_status = exit_status;
         self.metadata.end_ns = end_ns;
         self.metadata.status = Status::Complete;
         folder::write_metadata(&self.folder, &self.metadata, &TableChecksums::new())?;
-        // Their names are full of paths.
+        // Names of generated code are full of paths.
         if !self.metadata.redacted {
             let since = jit::since(
                 self.metadata.started_unix_ns,
@@ -225,14 +226,15 @@ impl LogWriter {
         Ok(Finished::Converted)
     }
 
-    /// Notes a path, and process and address of a module; returns what a redacted log has in its place.
+    /// Remembers the path of a mapped file; `place` is process and address if it is code. Returns the path for the log,
+    /// which is cut to the file name under redaction.
     fn remember(&mut self, place: Option<(u32, u64)>, path: &str, build_id: &str) -> String {
         let logged = match self.metadata.redacted {
             true => path.rsplit('/').next().unwrap_or_default().to_owned(),
             false => path.to_owned(),
         };
         let key = (logged.clone(), build_id.to_owned());
-        // Parts that are no code may be mapped first.
+        // Parts of a module without code may be mapped first.
         let is_new_module = place.is_some() && self.modules.insert(key.clone());
         if is_new_module || !self.paths.contains_key(&key) {
             let path = path_from_text(path);
@@ -270,15 +272,15 @@ impl LogWriter {
     }
 }
 
-/// Processes that were traced: only the trace has their mappings.
+/// Processes that were traced. Only the trace has their mappings.
 fn traced_processes(traces: &Path) -> Vec<u32> {
     let files = std::fs::read_dir(traces).into_iter().flatten().flatten();
     let processes = files.filter_map(|file| trace::process_of(file.file_name().to_str()?));
     processes.collect()
 }
 
-/// The file that a live process sees at `path` and has mapped at `address`, where it is another one than is seen here: in another
-/// mount namespace, or without a name since it was replaced or removed, as a memfd always is.
+/// The file that a live process has mapped at `address`, if `path` does not lead to it here: the process is in another
+/// mount namespace, or the file was replaced or removed, or is a memfd.
 fn file_elsewhere(pid: u32, address: u64, path: &Path) -> Option<File> {
     let proc_root = Path::new("/proc");
     let mapped = MappedFile::find(proc_root, pid, address, path);

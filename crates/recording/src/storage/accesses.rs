@@ -1,4 +1,4 @@
-//! `accesses.parquet`. It is put in place last: where it is, the recording has its tables.
+//! `accesses.parquet`. The table is put in place last: if it exists, the recording has all its tables.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ pub(super) const FORMAT: Format = Format {
     ],
 };
 
-/// Rows of a row group: small enough that a reader's batches stay in some tens of megabytes.
+/// Rows per row group: few enough that a reader's batches stay within some tens of megabytes.
 const ROW_GROUP_ROWS: usize = 1 << 18;
 
 /// Writes accesses, row group by row group, in bounded memory.
@@ -49,7 +49,6 @@ impl Writer {
         })
     }
 
-    /// Appends a batch.
     pub(crate) fn write(&mut self, batch: &AccessBatch) -> Result<(), Error> {
         if self.pending.is_empty() && batch.len() >= ROW_GROUP_ROWS {
             return self.table.row_group(columns(batch));
@@ -98,10 +97,10 @@ fn columns(batch: &AccessBatch) -> Vec<Values> {
     ]
 }
 
-/// Reads accesses by row group; threads may share it.
+/// Reads accesses by row group; threads may share the reader.
 pub(crate) struct Reader {
     table: TableReader,
-    /// Rows before each group.
+    /// Number of rows before each group.
     before: Vec<usize>,
 }
 
@@ -127,7 +126,7 @@ impl Reader {
             .sum()
     }
 
-    /// Reads a row group; `threads`: how many there are.
+    /// Reads a row group. `threads` is the number of threads, against which rows are checked.
     pub(crate) fn read_chunk(
         &self,
         number: usize,

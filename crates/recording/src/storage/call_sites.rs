@@ -45,7 +45,7 @@ pub(super) fn write(folder: &Path, call_sites: &[CallSite]) -> Result<Unfinished
     })
 }
 
-/// Reads the table; `modules`: how many there are.
+/// Reads the table. `modules` is the number of modules, against which frames are checked.
 pub(super) fn read(
     folder: &Path,
     checksums: &TableChecksums,

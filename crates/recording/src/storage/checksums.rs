@@ -1,5 +1,5 @@
-//! Checksums of the tables' files. The Parquet decoder panics on some kinds of damage, so it never gets a byte that failed its
-//! checksum.
+//! Checksums of the tables' files. The Parquet decoder panics on some kinds of damage, so it only gets bytes that match
+//! their checksum.
 //!
 //! Each row group and the footer have a checksum of their own, so that a large table is checked while it is read.
 
@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::error::IoContext;
 
-/// Most bytes of a section: four times what a row group of the longest texts takes. A sparse file has any number for free.
+/// Most bytes of a section: four times a row group of the longest texts. A sparse file can have any size at no cost.
 const SECTION_BYTES_MAX: u64 = 512 << 20;
 
 /// Checksums by file name.
 pub(crate) type TableChecksums = BTreeMap<String, Checksums>;
 
-/// The sections of one file. In `recording.json`: `LENGTH:CRC32 …`, the CRC-32 in hexadecimal.
+/// Sections of one file. `recording.json` has them as `LENGTH:CRC32 …`, the CRC-32 in hexadecimal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Checksums(Vec<Section>);
@@ -48,7 +48,7 @@ impl Checksums {
         Some(())
     }
 
-    /// Bytes of the whole file.
+    /// Length of the whole file in bytes.
     pub(super) fn file_bytes(&self) -> u64 {
         self.0.last().map_or(0, |last| last.offset + last.length)
     }
@@ -58,7 +58,7 @@ impl Checksums {
         self.0.len().saturating_sub(1)
     }
 
-    /// Reads a section and checks it; also where in the file it begins.
+    /// Reads a section and checks it. Returns the section's offset in the file, too.
     pub(super) fn read(
         &self,
         file: &File,
@@ -138,7 +138,7 @@ impl From<Checksums> for String {
     }
 }
 
-/// A file that is summed while it is written.
+/// A file whose checksums are computed while it is written.
 #[derive(Debug)]
 pub(super) struct SummedFile {
     file: File,
@@ -157,14 +157,14 @@ impl SummedFile {
         }
     }
 
-    /// A section ends here.
+    /// Ends the current section.
     pub(super) fn end_section(&mut self) {
         let crc32 = std::mem::take(&mut self.section).finalize();
-        // No file is as long as the sum of lengths could overflow.
+        // No file is so long that the sum of lengths could overflow.
         let _ = self.checksums.push(std::mem::take(&mut self.length), crc32);
     }
 
-    /// What was summed, and nothing is left.
+    /// Takes the checksums, and leaves none.
     pub(super) fn take(&mut self) -> Checksums {
         std::mem::take(&mut self.checksums)
     }

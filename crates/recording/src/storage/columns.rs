@@ -1,4 +1,4 @@
-//! Tables as columns that mean nothing, to be changed and written again: what [`crate::fuzz`] makes lies of.
+//! Tables as columns without a meaning, which [`crate::fuzz`] changes and writes again.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ impl Columns {
         names.filter(|name| folder.join(name).exists()).collect()
     }
 
-    /// Reads the table of that name.
+    /// Reads the table named `table`.
     pub(crate) fn read(folder: &Path, table: &str) -> Result<Self, Error> {
         let known = FORMATS.iter().find(|format| format.file == table);
         let format = *known.ok_or_else(|| Error::damaged(&folder.join(table), "it is no table"))?;
@@ -60,7 +60,7 @@ impl Columns {
         self.format.columns[position].0
     }
 
-    /// Puts the table in place of the one that was read, with checksums that are right.
+    /// Replaces the table in `folder`, with valid checksums.
     pub(crate) fn write(self, folder: &Path) -> Result<(), Error> {
         let mut writer = TableWriter::create(folder, self.format)?;
         if self.values.first().is_some_and(|first| first.len() > 0) {
@@ -113,7 +113,7 @@ fn column(group: &RowGroup<'_>, name: &str, kind: Kind) -> Result<Values, Error>
     }
 }
 
-/// Does the same to the values of a column, whatever they are.
+/// Applies an expression to the list in `Values`, whatever its type.
 macro_rules! each {
     ($values:expr, $list:ident => $do:expr) => {
         match $values {
@@ -133,7 +133,7 @@ impl Values {
         each!(self, list => list.len())
     }
 
-    /// Puts `count` more of row `from` after it.
+    /// Inserts `count` copies of row `from`.
     pub(crate) fn repeat(&mut self, from: usize, count: usize) {
         fn repeat<T: Clone>(list: &mut Vec<T>, from: usize, count: usize) {
             let row = list[from].clone();
@@ -142,7 +142,7 @@ impl Values {
         each!(self, list => repeat(list, from, count));
     }
 
-    /// Length of a row's text; 0 where the column has none.
+    /// Bytes of a row's text; 0 if the column has no texts.
     pub(crate) fn text_bytes(&self, row: usize) -> usize {
         match self {
             Self::Text(list) => list[row].len(),
@@ -150,7 +150,7 @@ impl Values {
         }
     }
 
-    /// Row `to` becomes as row `from` is.
+    /// Copies row `from` to row `to`.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
         fn copy<T: Clone>(list: &mut [T], from: usize, to: usize) {
             list[to] = list[from].clone();
@@ -170,7 +170,7 @@ impl Values {
         each!(self, list => list.reverse());
     }
 
-    /// Do both hold the same type?
+    /// Whether both hold the same type.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
@@ -198,8 +198,8 @@ mod tests {
     use super::*;
     use crate::Recording;
 
-    /// A recording of `rows` objects, all of them with a name of so many bytes. One that fits into a dictionary stands in
-    /// the file once.
+    /// A recording of `rows` objects, each with a name of `bytes` bytes. A name that fits into a dictionary is in the
+    /// file once.
     fn long_names(folder: &Path, rows: usize, bytes: usize) -> Result<Recording, Error> {
         let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1-tables");
         for file in std::fs::read_dir(sound).unwrap() {
@@ -229,7 +229,7 @@ mod tests {
             .iter()
             .map(|object| object.name.len());
         assert_eq!(longest.max(), Some(4096));
-        // Once in the file; and as often as there are rows.
+        // The first name is in the file once, the second as often as there are rows.
         for (rows, bytes) in [(40_000, 300_000), (70, 2 << 20)] {
             let folder = tempfile::tempdir().unwrap();
             let error = long_names(folder.path(), rows, bytes).unwrap_err();

@@ -1,4 +1,4 @@
-//! One Parquet file: its columns, and writing them.
+//! One Parquet file: its columns, and how it is written.
 
 use std::fs;
 use std::io;
@@ -20,10 +20,10 @@ use crate::{Error, folder};
 
 /// Key of the format version in a file's metadata.
 pub(super) const VERSION_KEY: &str = "nearpage.version";
-/// Rows of a row group of tables that are read whole.
+/// Rows per row group of tables that are read as a whole.
 const ROWS: usize = 1 << 18;
 
-/// What a column holds.
+/// Type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     U64,
@@ -38,14 +38,14 @@ pub(crate) enum Kind {
     OptionalU16,
 }
 
-/// How a column is coded. Chosen by measuring: see `benches/recording_reading.md`.
+/// How a column is encoded. Measurements decided: see `benches/recording_reading.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
-    /// Values in a dictionary, positions run-length coded: for columns of few values.
+    /// Dictionary of values, with run-length encoded positions: for columns with few different values.
     Dictionary,
-    /// Differences, bit-packed: for values that grow.
+    /// Bit-packed differences: for increasing values.
     Delta,
-    /// As they are.
+    /// Values as they are.
     Plain,
 }
 
@@ -93,8 +93,7 @@ impl Kind {
     }
 }
 
-/// Values of one column on their way to disk. Unsigned integers are stored in the signed type of
-/// their width, as Parquet wants it.
+/// Values of one column on their way to disk. Parquet stores unsigned integers in the signed type of their width.
 pub(crate) enum Values {
     I64(Vec<i64>),
     I32(Vec<i32>),
@@ -155,7 +154,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// The file's name to be.
+    /// Final name of the file.
     pub(crate) fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
@@ -165,7 +164,7 @@ impl Unfinished {
         &self.checksums
     }
 
-    /// Gives the file its name, in place of an earlier one.
+    /// Gives the file its final name, in place of an earlier file.
     pub(crate) fn put_in_place(mut self) -> Result<(), Error> {
         fs::rename(folder::unfinished(&self.path), &self.path).at(&self.path, "put in place")?;
         self.put = true;
@@ -176,7 +175,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.put {
-            // Nothing more can be done about a leftover.
+            // A file that cannot be removed, either, is left over.
             let _ = fs::remove_file(folder::unfinished(&self.path));
         }
     }
@@ -184,7 +183,7 @@ impl Drop for Unfinished {
 
 /// Writes one table.
 pub(super) struct TableWriter {
-    /// First, so that an error on the way removes the file.
+    /// The first field, so that an error while writing removes the file.
     unfinished: Unfinished,
     writer: SerializedFileWriter<SummedFile>,
 }
@@ -236,7 +235,7 @@ impl TableWriter {
         Ok(Self { unfinished, writer })
     }
 
-    /// Appends a row group: one entry of `columns` for each column of the format, equally long.
+    /// Appends a row group: `columns` has an entry for each column of the format, all equally long.
     pub(super) fn row_group(&mut self, columns: Vec<Values>) -> Result<(), Error> {
         let write = |writer: &mut SerializedFileWriter<SummedFile>| -> Result<(), ParquetError> {
             let mut group = writer.next_row_group()?;

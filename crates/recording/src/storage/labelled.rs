@@ -1,4 +1,4 @@
-//! A table for query engines, with a row per access that says by name what it was: no other table is needed to read it.
+//! A table for query engines, with a row per access. A row has all names, so that no other table is needed.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ const FORMAT: Format = Format {
     ],
 };
 
-/// Rows of a row group, which are in memory until it is written.
+/// Rows per row group; these are in memory until the group is written.
 const ROWS: usize = 1 << 16;
 
 /// An access with its names.
@@ -41,7 +41,7 @@ const ROWS: usize = 1 << 16;
 pub struct LabelledAccess<'a> {
     /// The access.
     pub access: Access,
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// Kernel thread id.
     pub tid: u32,
@@ -53,19 +53,19 @@ pub struct LabelledAccess<'a> {
     pub node: Option<NodeId>,
     /// Load, store or fetch.
     pub kind: &'a str,
-    /// What served it; empty where that is not known.
+    /// Cache or memory that served the access; empty if unknown.
     pub level: &'a str,
     /// Name of the object.
     pub object: &'a str,
-    /// What kind of object.
+    /// Kind of the object.
     pub object_kind: &'a str,
-    /// Its first address.
+    /// First address of the object.
     pub object_address: Option<u64>,
     /// Function of the instruction.
     pub function: &'a str,
-    /// Its source file.
+    /// Source file of the instruction.
     pub file: &'a str,
-    /// Its source line; 0: not known.
+    /// Source line of the instruction; 0 if unknown.
     pub line: u32,
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for LabelledTable {
     }
 }
 
-/// An access whose names are shared with those before.
+/// An access whose names share memory with equal names of earlier rows.
 struct Row {
     access: Access,
     pid: u32,
@@ -138,7 +138,7 @@ impl LabelledTable {
         }
     }
 
-    /// Writes what is left, and gives the file its name.
+    /// Writes the remaining rows, and gives the file its final name.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -186,7 +186,7 @@ impl LabelledTable {
     }
 }
 
-/// A text as columns have it; equal texts share their bytes.
+/// A text in the form that columns store; equal texts share their bytes.
 fn shared(texts: &mut FxHashMap<String, ByteArray>, text: &str) -> ByteArray {
     if let Some(known) = texts.get(text) {
         return known.clone();

@@ -1,4 +1,4 @@
-//! `modules.parquet`, and `mappings.parquet` for where they were in memory.
+//! `modules.parquet`, and `mappings.parquet` with the places of modules in memory.
 
 use std::path::Path;
 

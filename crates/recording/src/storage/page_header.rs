@@ -1,12 +1,13 @@
-//! What the header of a page in a Parquet file claims: the decoder allocates as much before it reads.
+//! Reads the size that the header of a Parquet page claims, as the decoder allocates this size before it reads the
+//! page.
 
-/// Structures within structures of a header: it has three.
+/// Deepest nesting of structures that is followed; a valid header has three levels.
 const DEPTH_MAX: usize = 8;
 /// Number of the field with a page's size (`PageHeader.uncompressed_page_size`).
 const UNCOMPRESSED_BYTES: i64 = 2;
 
-/// Bytes that the page whose header (Thrift's compact protocol) begins here decompresses to, by its own account; `None` where
-/// the header cannot be read. Of several accounts the largest.
+/// Uncompressed size that a page's header (Thrift's compact protocol) claims, in bytes; `None` if the header cannot be
+/// read. If a header has several sizes, the largest counts.
 pub(super) fn uncompressed_bytes(header: &[u8]) -> Option<u64> {
     let mut claimed = None;
     let mut left = header;
@@ -18,7 +19,7 @@ pub(super) fn uncompressed_bytes(header: &[u8]) -> Option<u64> {
     claimed
 }
 
-/// Reads past a structure; `each` is told numbers and values of its fields that are integers.
+/// Skips a structure, and calls `each` with number and value of its integer fields.
 fn structure(left: &mut &[u8], depth: usize, each: &mut dyn FnMut(i64, i64)) -> Option<()> {
     let mut number = 0i64;
     loop {
@@ -31,7 +32,7 @@ fn structure(left: &mut &[u8], depth: usize, each: &mut dyn FnMut(i64, i64)) -> 
             step => number.checked_add(step.into())?,
         };
         match kind {
-            // A boolean is its own kind.
+            // The kind of a boolean field is its value.
             1 | 2 => {}
             4..=6 => each(number, integer(left)?),
             kind => value(left, kind, depth.checked_sub(1)?)?,
@@ -39,7 +40,7 @@ fn structure(left: &mut &[u8], depth: usize, each: &mut dyn FnMut(i64, i64)) -> 
     }
 }
 
-/// Reads past a value of a kind.
+/// Skips a value of type `kind`.
 fn value(left: &mut &[u8], kind: u8, depth: usize) -> Option<()> {
     match kind {
         1..=3 => byte(left).map(drop),
@@ -82,7 +83,7 @@ fn varint(left: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Signs alternate: 0, -1, 1, -2 ….
+/// Decodes a number in zigzag order: 0, -1, 1, -2 ….
 fn integer(left: &mut &[u8]) -> Option<i64> {
     let value = varint(left)?;
     Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
@@ -96,7 +97,8 @@ mod tests {
     fn the_largest_size_that_a_header_claims_is_found_wherever_it_stands() {
         let plain: &[u8] = &[0x15, 0, 0x15, 200, 1, 0x15, 40, 0];
         assert_eq!(uncompressed_bytes(plain), Some(100));
-        // After a structure with a list, texts, a number and a boolean, by its own number, twice.
+        // The size comes after a structure with a list, texts, a number and a boolean; it has an explicit number, and
+        // occurs twice.
         let odd: &[u8] = &[
             0x5c, 0x18, 2, b'a', b'b', 0x19, 0x26, 4, 6, 0x11, 0x17, 0, 0, 0, 0, 0, 0, 0, 0,
             0, //

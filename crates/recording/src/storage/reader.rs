@@ -18,19 +18,19 @@ use super::section::Section;
 use crate::error::IoContext;
 use crate::{Error, folder};
 
-/// Most rows that a reader takes for one row group, four times as many as are written: a file must not make it allocate
-/// without bound.
+/// Most rows of a row group, four times as many as are written, so that a file cannot make the reader allocate without
+/// bound.
 const ROWS_MAX: i64 = 1 << 20;
-/// Most rows of a table per byte of its file, beyond [`ROWS_MAX`]. A hostile file may have rows without end that are all
-/// the same and compress to nothing; real rows differ in address or time.
+/// Most rows of a table per byte of its file, beyond [`ROWS_MAX`]. A hostile file may have endless equal rows, which
+/// compress to nothing; real rows differ in address or time.
 const ROWS_PER_BYTE_MAX: u64 = 4;
 
-/// Longest text of a table, in bytes; longer texts are cut. Paths are never longer, and a symbol's first part is enough.
+/// Longest text of a table, in bytes; longer texts are cut. Paths are not longer, and a symbol's first part is enough.
 const TEXT_BYTES_MAX: usize = 4096;
-/// Most bytes of a table's texts together: a text that is stored once may be the name of every row.
+/// Most bytes of a table's texts together, as a text that is stored once may be the name of every row.
 const TEXTS_BYTES_MAX: u64 = 128 << 20;
 
-/// Reads one table. Shared by threads: every read names its own position.
+/// Reads one table. Threads may share the reader, as every read states its own position.
 pub(super) struct TableReader {
     path: PathBuf,
     file: File,
@@ -39,13 +39,13 @@ pub(super) struct TableReader {
     metadata: ParquetMetaData,
     /// Position in the file of each column of the format.
     positions: Vec<usize>,
-    /// Bytes of the texts that were read.
+    /// Bytes of all texts that were read so far.
     text_bytes: AtomicU64,
 }
 
 impl TableReader {
-    /// Opens the table and checks its footer, version and columns. Columns that a later minor change
-    /// added are ignored.
+    /// Opens the table and checks its footer, version and columns. Columns that a later minor version added are
+    /// ignored.
     pub(super) fn open(
         folder: &Path,
         format: &'static Format,
@@ -105,10 +105,10 @@ impl TableReader {
         self.metadata.row_group(group).num_rows() as usize
     }
 
-    /// Reads a row group into memory, encoded, and checks it.
+    /// Reads a row group into memory, still encoded, and checks its checksum.
     pub(super) fn group(&self, number: usize) -> Result<RowGroup<'_>, Error> {
         let (offset, bytes) = self.checksums.read(&self.file, &self.path, number)?;
-        // Values have up to eight bytes; levels and headers take as much at most.
+        // Values have up to eight bytes; levels and headers take at most as much again.
         let page_bytes_max = 16 * self.rows(number) as u64 + TEXTS_BYTES_MAX + (1 << 20);
         Ok(RowGroup {
             table: self,
@@ -122,7 +122,7 @@ impl TableReader {
     }
 }
 
-/// Columns that earlier recordings have under another name, which comes second.
+/// Columns that earlier recordings have under another name: (name, earlier name).
 const EARLIER_NAMES: [(&str, &str); 1] = [("skid_bytes", "distance_bytes")];
 
 /// Checks the file's kind and version; returns the position of each column of `format`.
@@ -166,7 +166,7 @@ fn positions(
     format.columns.iter().map(position).collect()
 }
 
-/// A row group, checked.
+/// A row group with the right checksum.
 pub(super) struct RowGroup<'table> {
     table: &'table TableReader,
     number: usize,
@@ -186,7 +186,7 @@ impl RowGroup<'_> {
             .statistics()
     }
 
-    /// Decodes a column: its values, and where it is optional, a level for each row.
+    /// Decodes the values of a column, and a level for each row if the column is optional.
     fn decode<T: DataType>(
         &self,
         position: usize,
@@ -215,7 +215,7 @@ impl RowGroup<'_> {
         T::T: Constant,
     {
         let (rows, position) = (self.rows(), self.position(name));
-        // The clock's samples all have the same weight: most row groups of such columns need no decoding.
+        // Many row groups need no decoding, as all rows have one value, such as the weight of the clock's samples.
         if let Some(value) = self.statistics(position).and_then(T::T::constant) {
             out.extend(std::iter::repeat_n(convert(&value), rows));
             return Ok(());
@@ -312,7 +312,7 @@ impl RowGroup<'_> {
         self.required::<Int32Type, V>(name, out, |value| convert(value.cast_unsigned()))
     }
 
-    /// A column of codes: `convert` gives `None` for one that it doesn't know.
+    /// Reads a column of codes; `convert` returns `None` for unknown codes.
     pub(super) fn code<V: Clone>(
         &self,
         name: &str,
@@ -338,7 +338,7 @@ impl RowGroup<'_> {
         let position = self.position(name);
         let rows = self.table.metadata.row_group(self.number);
         let encoded = u64::try_from(rows.column(position).uncompressed_size()).unwrap_or(u64::MAX);
-        // Four bytes more for the length of each, and what a page's header takes.
+        // Beyond the texts, there are four bytes for each length, and headers of pages.
         if encoded > TEXTS_BYTES_MAX + 8 * self.rows() as u64 + (1 << 20) {
             return Err(self.too_many_texts(name));
         }
@@ -423,7 +423,7 @@ impl RowGroup<'_> {
     }
 }
 
-/// Values that a row group's statistics tell, where all are the same.
+/// Values that can be taken from a row group's statistics if all rows are equal.
 trait Constant: Sized {
     fn constant(statistics: &Statistics) -> Option<Self>;
 }
@@ -477,7 +477,7 @@ mod tests {
     use super::super::trace::{read_moments, write_moments};
     use super::*;
 
-    /// What becomes of a table with so many equal rows.
+    /// Writes and reads a table with this many equal rows.
     fn read_equal_rows(rows: usize) -> Result<usize, Error> {
         let folder = tempfile::tempdir().unwrap();
         let table = write_moments(folder.path(), &vec![(0, (7, 7)); rows]).unwrap();

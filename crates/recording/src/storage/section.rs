@@ -1,4 +1,4 @@
-//! The bytes of a row group, as the decoder asks for them.
+//! The bytes of a row group, in the form that the decoder reads.
 
 use bytes::Bytes;
 use bytes::buf::Reader;
@@ -7,11 +7,11 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::page_header;
 
-/// A section of a file, which readers address as if they had all of it.
+/// A section of a file, which readers address by positions in the whole file.
 pub(super) struct Section {
     pub offset: u64,
     pub bytes: Bytes,
-    /// Bytes that one page of it may decompress to.
+    /// Most bytes that a page of the section may decompress to.
     pub page_bytes_max: u64,
 }
 
@@ -24,7 +24,7 @@ impl Length for Section {
 impl ChunkReader for Section {
     type T = Reader<Bytes>;
 
-    /// Pages' headers are read by this, and nothing else.
+    /// The decoder calls this method for headers of pages only.
     fn get_read(&self, position: u64) -> Result<Self::T, ParquetError> {
         let within = self.within(position)?;
         let header = self.bytes.get(within as usize..).unwrap_or_default();

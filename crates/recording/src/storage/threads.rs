@@ -1,4 +1,4 @@
-//! `threads.parquet`, and `thread_cpus.parquet` for where they ran.
+//! `threads.parquet`, and `thread_cpus.parquet` with the CPUs that threads ran on.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! `pages.parquet` and `moments.parquet`: what was found out about a trace.
-//! The former is put in place last: where it is, the recording has its tables.
+//! `pages.parquet` and `moments.parquet`: results of the survey of a trace. `pages.parquet` is put in place last: if it
+//! exists, the recording has all its tables.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub(super) const MOMENTS: Format = Format {
     ],
 };
 
-/// Image; virtual time in instructions and CLOCK_MONOTONIC.
+/// Image, and a moment as virtual time in instructions and as CLOCK_MONOTONIC.
 type Moment = (u32, (u64, u64));
 
 pub(super) fn write_pages(folder: &Path, rows: &[PageRow]) -> Result<Unfinished, Error> {

@@ -1,23 +1,23 @@
-//! From virtual time to CLOCK_MONOTONIC, in which objects are born and die.
+//! Converts virtual time to CLOCK_MONOTONIC, in which the lives of objects are given.
 //!
-//! Both times are known at the start of a frame and where a thread read the clock (the preload library does so before it
-//! logs). Such moments of all threads of a process make its [`Clock`]: straight lines between them that never go back, so
-//! that the actions of threads are in one order. A thread's own moments bound the result ([`Clock::between`]): an action
-//! after the thread read the clock is never earlier than the time that it read, so an object that it logged is alive
-//! when it is used.
+//! Both times are known at the start of a frame and where a thread read the clock (the preload library does so before
+//! it logs). Such moments of all threads of a process make its [`Clock`]: straight lines between the moments that never
+//! go back, so that the actions of all threads have one order. A thread's own moments bound the result
+//! ([`Clock::between`]). An action after a thread read the clock is never earlier than the time read, so an object that
+//! the thread logged is alive when it is used.
 
 /// A moment at which both times are known: virtual time in instructions, CLOCK_MONOTONIC in
 /// nanoseconds.
 pub(super) type Moment = (u64, u64);
 
-/// Moments of one process, both times never falling.
+/// Moments of one process; neither time ever falls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Clock {
     moments: Vec<Moment>,
 }
 
 impl Clock {
-    /// From moments in any order. Of those within `spacing` instructions one is kept.
+    /// Makes a clock from moments in any order. Of moments within `spacing` instructions, one is kept.
     pub(super) fn new(mut moments: Vec<Moment>, spacing: u64) -> Self {
         moments.sort_unstable();
         let mut kept: Vec<Moment> = Vec::new();
@@ -34,12 +34,12 @@ impl Clock {
         Self { moments: kept }
     }
 
-    /// A part of the moments that the clock was made from, evenly spaced.
+    /// The moments that were kept.
     pub(super) fn moments(&self) -> &[Moment] {
         &self.moments
     }
 
-    /// Where a pass over times from `instructions` on begins.
+    /// Position at which a pass over times from `instructions` on begins.
     pub(super) fn seek(&self, instructions: u64) -> usize {
         let after = self
             .moments
@@ -47,8 +47,8 @@ impl Clock {
         after.saturating_sub(1)
     }
 
-    /// The time of a moment no earlier than the `since`th; `since` moves on with it, so that a pass
-    /// over ascending times takes no search.
+    /// The time at `instructions`, which must not be before moment number `since`. Advances `since`, so that a pass
+    /// over ascending times needs no search.
     #[inline]
     pub(super) fn time_ns(&self, instructions: u64, since: &mut usize) -> u64 {
         while self
@@ -69,7 +69,7 @@ impl Clock {
         from_ns + (((to_ns - from_ns) as f64 * share) as u64).min(to_ns - from_ns)
     }
 
-    /// The same, bounded by the thread's own moments before and after.
+    /// Like [`Self::time_ns`], bounded by the thread's own moments before and after.
     #[inline]
     pub(super) fn between(
         &self,

@@ -1,5 +1,5 @@
-//! Lossy recordings out of a full one: what a processor's sampling hardware would have seen of the
-//! same run (Marathe, Thakkar and Mueller, sections 3.1, 6 to 9).
+//! Derives samples from a trace: what a processor's sampling hardware would have recorded of the same run (Marathe,
+//! Thakkar and Mueller, sections 3.1, 6 to 9).
 
 use nearpage_wire::trace::{Reference, ReferenceKind, Served};
 use rustc_hash::FxHashMap;
@@ -7,31 +7,31 @@ use rustc_hash::FxHashMap;
 use super::survey::is_access;
 use crate::{AccessBatch, Error, Recording};
 
-/// What is counted.
+/// The event that is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DownsampleEvent {
-    /// References that missed the caches, as far as the recording keeps them.
+    /// References that missed the caches, as far as the trace keeps them.
     #[default]
     CacheMiss,
     /// Loads and stores that missed the TLB.
     DtlbMiss,
 }
 
-/// Which references are kept. Instruction fetches never are.
+/// Which references are kept. Instruction fetches are never kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Downsampling {
-    /// What is counted.
+    /// The event that is counted.
     pub event: DownsampleEvent,
-    /// Of each thread's events that qualify, one in this many is kept: its weight.
+    /// Of each thread's qualifying events, one in this many is kept; this is the weight of a kept event.
     pub every: u32,
-    /// References that take fewer cycles of the machine, unloaded, with pages where they were first
-    /// touched, don't qualify.
+    /// References with a latency of fewer cycles do not qualify. The latency is that of the unloaded machine, with
+    /// pages where they were first touched.
     pub latency_cycles_min: f64,
-    /// Stores don't qualify.
+    /// Whether stores do not qualify.
     pub loads_only: bool,
-    /// The hardware follows one reference of a thread at a time, and skips references that the CPU issues before that one has
-    /// completed. A CPU that waits for each miss issues none; others run ahead as far as their window allows
-    /// ([`Timing::run_ahead_instructions`]).
+    /// Whether the hardware follows one reference of a thread at a time, and skips references that the CPU issues
+    /// before the followed reference has completed. A CPU that waits for each miss issues none meanwhile; others run
+    /// ahead as far as their window allows ([`Timing::run_ahead_instructions`]).
     ///
     /// [`Timing::run_ahead_instructions`]: nearpage_machine::Timing::run_ahead_instructions
     pub one_in_flight: bool,
@@ -66,10 +66,10 @@ impl Downsampling {
         "pebs-10",
     ];
 
-    /// The setting of that name: `full` is the "maximum information trace" (section 6: 4 cycles,
-    /// every one); `loads-N` long-latency loads (section 7: 128 cycles, every Nth, one tracked at a
-    /// time as section 3.1 says of the hardware); `dtlb-N` (section 8); `pebs-10` load misses of the
-    /// caches, every tenth (section 9).
+    /// The setting with this name. `full` is the "maximum information trace" (section 6: 4 cycles, every load).
+    /// `loads-N` is long-latency loads (section 7: 128 cycles, every Nth load, one followed at a time as section 3.1
+    /// says of the hardware). `dtlb-N` is in section 8. `pebs-10` is every tenth load that missed the caches (section
+    /// 9).
     pub fn setting(name: &str) -> Option<Self> {
         if !Self::SETTINGS.contains(&name) {
             return None;
@@ -100,14 +100,14 @@ impl Downsampling {
         })
     }
 
-    /// Does the setting need hits of the second and third level to be what it says?
+    /// Whether the setting needs a trace with hits of the second- and third-level cache.
     pub fn needs_hits(&self) -> bool {
         self.event == DownsampleEvent::CacheMiss
             && (0.0..100.0).contains(&self.latency_cycles_min)
             && self.latency_cycles_min > 0.0
     }
 
-    /// In words.
+    /// Description of the setting in words.
     pub fn describe(&self) -> String {
         let event = match (self.event, self.loads_only) {
             (DownsampleEvent::DtlbMiss, false) => "DTLB misses",
@@ -140,19 +140,19 @@ impl Downsampling {
     }
 }
 
-/// What the hardware remembers of a thread.
+/// State of the hardware for a thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
-    /// Events since the last one kept.
+    /// Events since the last kept event.
     events: u32,
-    /// Virtual time until which references come that are issued before the one that is followed has
+    /// Virtual time before which references are skipped, as they are issued before the followed reference has
     /// completed. A wait for data takes no virtual time.
     busy_until: u64,
 }
 
 impl Recording {
-    /// Hands out the references of a trace that `downsampling` keeps, in order of time but for
-    /// neighbours, each with the weight of those it stands for. Returns how many.
+    /// Hands out the references of a trace that `downsampling` keeps, in order of time except for neighbours. Each has
+    /// the weight of the references that it stands for. Returns the number of kept references.
     ///
     /// # Errors
     /// [`Error::SamplesOnly`], [`Error::Io`], and those of `write`.

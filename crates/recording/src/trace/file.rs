@@ -1,5 +1,4 @@
-//! One trace file: which frames it has, and what its events say. The layout is
-//! [`nearpage_wire::trace`]'s.
+//! Index of one trace file: its frames, and its events. [`nearpage_wire::trace`] specifies the layout.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,36 +13,36 @@ use super::moved;
 use crate::Error;
 use crate::error::IoContext;
 
-/// Bytes looked through at a time for the next frame.
+/// Bytes searched at a time for the next frame.
 const SEARCH_BYTES: usize = 1 << 16;
 
-/// A frame of records, by its header alone.
+/// A frame of records, as its header describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Where its header begins.
+    /// Offset of the frame's header.
     pub offset: u64,
-    /// Bytes, header included.
+    /// Bytes of the frame, header included.
     pub bytes: u32,
     pub records: u32,
-    /// What its records count instructions from.
+    /// Virtual time from which the frame's records count instructions.
     pub virtual_time: u64,
-    /// CLOCK_MONOTONIC of that moment.
+    /// CLOCK_MONOTONIC at `virtual_time`.
     pub time_ns: u64,
 }
 
-/// A thread of the process, as far as the file says.
+/// A thread of the process, as the file describes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct FileThread {
     pub tid: u32,
-    /// Position of the CPU it began on, among the setup's.
+    /// Position of the thread's first CPU among the setup's CPUs.
     pub cpu: u32,
     pub started_by: u64,
     pub start_instructions: u64,
-    /// Virtual time of its end, where it was seen.
+    /// Virtual time of the thread's end, if the end was seen.
     pub end_instructions: Option<u64>,
-    /// Did it say that it started? Creations that failed leave gaps in the numbers.
+    /// Whether the file has the thread's start. Creations that failed leave gaps in the numbers.
     pub started: bool,
-    /// Its frames, in order.
+    /// Frames of the thread, in order.
     pub frames: Vec<Frame>,
 }
 
@@ -51,14 +50,13 @@ pub(super) struct FileThread {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mapped {
     pub virtual_time: u64,
-    /// CLOCK_MONOTONIC, no later than it was.
+    /// CLOCK_MONOTONIC at or before the change.
     pub time_ns: u64,
     pub range: (u64, u64),
-    /// Absent: unmapped.
+    /// The new mapping; `None` if the range was unmapped.
     pub by: Option<Mapping>,
 }
 
-/// What was mapped.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Mapping {
     pub protection: u32,
@@ -72,10 +70,10 @@ pub(super) struct Mapping {
 /// A fork of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fork {
-    /// Which thread called it.
+    /// Number of the thread that called `fork`.
     pub thread: u32,
     pub virtual_time: u64,
-    /// The new process.
+    /// Process id of the child.
     pub child: u32,
 }
 
@@ -85,27 +83,27 @@ pub(super) struct TraceFile {
     pub path: PathBuf,
     file: File,
     pub header: FileHeader,
-    /// By order of creation.
+    /// Threads, by order of creation.
     pub threads: Vec<FileThread>,
-    /// By virtual time.
+    /// Changes of the address space, by virtual time.
     pub mapped: Vec<Mapped>,
     pub forks: Vec<Fork>,
-    /// It was about to run another program.
+    /// Whether the process was about to run another program.
     execed: bool,
-    /// Totals, by [`nearpage_wire::trace::Counter`]; absent: the file was cut short.
+    /// Totals, by [`nearpage_wire::trace::Counter`]; `None` if the file was cut short.
     pub counters: Option<[u64; COUNTERS]>,
-    /// Places where what stood there was no frame, and frames of events that failed their checksum.
+    /// Number of places without a valid frame, and of frames of events with a wrong checksum.
     pub damaged: u64,
 }
 
-/// Thread numbers beyond this are damage: no process has that many threads in a row.
+/// Greater thread numbers are damage: no process creates so many threads.
 const THREADS_MAX: u32 = 1 << 20;
 
 impl TraceFile {
     /// Reads the headers of all frames, and the events.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Version`], or [`Error::Damaged`] where it is no trace at all.
+    /// [`Error::Io`], [`Error::Version`], or [`Error::Damaged`] if the file is no trace at all.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let file = nearpage_files::open(path).at(path, "open")?;
         let size = file.metadata().at(path, "read")?.len();
@@ -160,7 +158,7 @@ impl TraceFile {
                     size - offset >= FRAME_HEADER_BYTES as u64 + u64::from(header.payload_bytes)
                 });
             }
-            // A length that is damaged leads nowhere; then the frame itself decides.
+            // A damaged length does not lead to another frame. The frame's own checksum then decides.
             let end = |header: &FrameHeader| {
                 offset + FRAME_HEADER_BYTES as u64 + u64::from(header.payload_bytes)
             };
@@ -246,7 +244,7 @@ impl TraceFile {
         Ok(())
     }
 
-    /// `None`: an impossible thread.
+    /// Returns `None` for an impossible thread.
     fn note_event(&mut self, event: &Event, frame: &FrameHeader) -> Option<()> {
         let time_ns = frame.time_ns;
         match *event {
@@ -300,7 +298,7 @@ impl TraceFile {
                 range: (address, address.saturating_add(length)),
                 by: None,
             }),
-            // A program that really went begins a file of its own.
+            // If the new program runs, it begins a file of its own.
             Event::Exec { .. } => self.execed = true,
             Event::Fork {
                 child,
@@ -334,7 +332,7 @@ impl TraceFile {
         Ok(intact(&frame).then_some(frame))
     }
 
-    /// Reads a frame of records into `buffer`; its payload, or none where it failed its checksum.
+    /// Reads a frame of records into `buffer`. Returns the payload, or `None` if the checksum is wrong.
     pub(super) fn payload<'a>(
         &self,
         frame: &Frame,
@@ -347,7 +345,7 @@ impl TraceFile {
         Ok(intact(buffer).then(|| &buffer[FRAME_HEADER_BYTES..]))
     }
 
-    /// Its threads that neither ended nor ran another program: how many were killed.
+    /// Number of threads that were killed: they neither ended nor ran another program.
     pub(super) fn killed(&self) -> usize {
         let killed = |thread: &&FileThread| thread.started && thread.end_instructions.is_none();
         if self.execed || self.cut_short() {
@@ -356,13 +354,13 @@ impl TraceFile {
         self.threads.iter().filter(killed).count()
     }
 
-    /// Was it cut short, so that what its threads did at the end is missing?
+    /// Whether the file was cut short, so that its threads' last actions are missing.
     pub(super) fn cut_short(&self) -> bool {
         self.counters.is_none()
     }
 }
 
-/// [`FrameHeader::intact`] by a faster CRC-32.
+/// Like [`FrameHeader::intact`], with a faster CRC-32.
 fn intact(frame: &[u8]) -> bool {
     frame
         .split_at_checked(8)

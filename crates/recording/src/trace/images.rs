@@ -1,5 +1,4 @@
-//! The trace files of a recording: process images in order, and which of the recording's threads
-//! theirs are.
+//! The trace files of a recording: process images in order, and the recording's threads in each image.
 
 use std::path::{Path, PathBuf};
 
@@ -14,21 +13,20 @@ use crate::{Error, Event, ThreadIndex};
 /// `PROT_EXEC`.
 const EXECUTABLE: u32 = 4;
 
-/// All trace files of a recording, by start and process.
+/// All trace files of a recording, sorted by start and process.
 #[derive(Debug, Default)]
 pub(super) struct Images {
     pub files: Vec<TraceFile>,
-    /// By image and number of the thread in its process.
+    /// Threads by image and by number of the thread in its process.
     pub threads: Vec<Vec<ThreadIndex>>,
     /// Image and number of every thread that began, in order of time.
     pub order: Vec<(usize, usize)>,
-    /// Files that could not be read at all, in words.
+    /// Messages about files that could not be read at all.
     pub notes: Vec<String>,
 }
 
 impl Images {
-    /// Indexes the traces in `folder`. A file that is no trace, or ends before its first frame, is
-    /// noted.
+    /// Indexes the traces in `folder`. Files that are no trace, or end before their first frame, are noted.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Version`].
@@ -65,7 +63,7 @@ impl Images {
             .collect();
         let mut next = 0;
         for (_, image, number) in began {
-            // A main thread that began another program is the same thread.
+            // A main thread that runs another program stays the same thread.
             let earlier = (number == 0)
                 .then(|| self.image_before(image))
                 .flatten()
@@ -79,7 +77,7 @@ impl Images {
         }
     }
 
-    /// The image that forked the process that begins with this one.
+    /// The image that forked the process of this image.
     pub(super) fn parent(&self, image: usize) -> Option<usize> {
         let header = &self.files[image].header;
         let forked_it = |file: &TraceFile| {
@@ -89,7 +87,7 @@ impl Images {
         self.files[..image].iter().rposition(forked_it)
     }
 
-    /// The first image of a child of an image's process.
+    /// The first image of process `pid`, a child of the image's process.
     pub(super) fn child(&self, image: usize, pid: u32) -> Option<usize> {
         let parent_pid = self.files[image].header.pid;
         (image + 1..self.files.len()).find(|&other| {
@@ -98,7 +96,7 @@ impl Images {
         })
     }
 
-    /// The last image of that child of an image's process.
+    /// The last image of process `pid`, if it is a child of the image's process.
     pub(super) fn last_of_child(&self, image: usize, pid: u32) -> Option<usize> {
         let last = self.files.iter().rposition(|file| file.header.pid == pid)?;
         let mut first = last;
@@ -113,7 +111,7 @@ impl Images {
     fn image_before(&self, image: usize) -> Option<usize> {
         let header = &self.files[image].header;
         if header.parent_pid != 0 {
-            // It was forked.
+            // The image began with a fork.
             return None;
         }
         let pid = header.pid;
@@ -122,8 +120,8 @@ impl Images {
             .rposition(|file| file.header.pid == pid)
     }
 
-    /// What a recorder would have logged: threads, programs, mappings; by time, as far as it is
-    /// known. `ended_ns`: by image and thread, when its last record was.
+    /// Events that a recorder would have logged: threads, programs and mappings, with times as far as these are known.
+    /// `ended_ns` has the time of each thread's last record, by image and thread.
     pub(super) fn events(&self, ended_ns: &[Vec<u64>]) -> Vec<Event> {
         let mut events = Vec::new();
         for (image, file) in self.files.iter().enumerate() {
@@ -207,8 +205,8 @@ impl TraceFile {
         }
     }
 
-    /// What the guest may do with an initial mapping beyond what the host's maps file says: QEMU
-    /// lets nobody execute the guest's code, so whether it is code is for the ELF file to say.
+    /// Protection of an initial mapping in the guest that the host's maps file does not show. QEMU maps the guest's
+    /// code without permission to execute, so the ELF file has to say whether a mapping is code.
     fn hidden_protection(&self, mapped: &Mapped) -> u32 {
         let Some(mapping) = &mapped.by else { return 0 };
         if mapped.virtual_time > 0 || !mapping.path.starts_with('/') {
@@ -244,7 +242,7 @@ impl TraceFile {
     }
 }
 
-/// The trace files in `folder`; none where there is no such folder.
+/// The trace files in `folder`; none if the folder does not exist.
 fn find(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

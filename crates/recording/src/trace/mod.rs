@@ -1,9 +1,8 @@
-//! Full traces: every miss of a program, thread by thread, as the simulator replays them.
+//! Traces: every miss of a program, thread by thread, for replay by the simulator.
 //!
-//! A trace keeps the tracer's files, one per process image, in the folder `trace`;
-//! the layout of these is [`nearpage_wire::trace`]'s. One pass over it makes the tables that every
-//! recording has, and two more that belong to the trace: which pages there are, and how virtual
-//! time and CLOCK_MONOTONIC go together. [`Trace`] hands out threads and pages;
+//! A trace keeps the tracer's files, one per process image, in the folder `trace`; [`nearpage_wire::trace`] specifies
+//! their layout. One pass over the files makes the tables that every recording has, and two more: the pages of the
+//! trace, and the relation of virtual time to CLOCK_MONOTONIC. [`Trace`] hands out threads and pages,
 //! [`crate::Recording::read_chunk`] the misses as accesses, in order of time.
 
 mod clock;
@@ -45,14 +44,13 @@ pub use nearpage_wire::trace::{BEGIN_MARK, END_MARK, Segment, Served};
 /// How a trace was made, and what the tracer counted: `tracing` in `recording.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tracing {
-    /// The machine it was traced for, as `--machine` named it; described in `machine.toml`.
+    /// The machine for which the program was traced, as `--machine` named it; `machine.toml` describes the machine.
     pub machine: String,
-    /// What the tracer was told: caches, TLBs, which thread runs on which CPU
-    /// ([`nearpage_wire::tracer_setup`]).
+    /// Setup of the tracer: caches, TLBs, and the CPU of each thread ([`nearpage_wire::tracer_setup`]).
     pub setup: String,
-    /// CPUs by the position that setup and trace know them by.
+    /// CPUs, by the position at which setup and trace refer to them.
     pub cpus: Vec<CpuId>,
-    /// Threads that went on on another CPU, each one's moves in order of time.
+    /// Moves of threads to other CPUs; those of one thread are in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moves: Vec<CpuChange>,
     /// Totals of all processes, by name.
@@ -60,19 +58,19 @@ pub struct Tracing {
     pub totals: BTreeMap<String, u64>,
 }
 
-/// A thread that went on on another CPU.
+/// A thread's move to another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuChange {
-    /// The thread.
+    /// The thread that moved.
     pub thread: ThreadIndex,
-    /// Virtual time.
+    /// Virtual time of the move, in instructions.
     pub instructions: u64,
-    /// Where to.
+    /// The new CPU.
     pub cpu: CpuId,
 }
 
 impl CpuChange {
-    /// Where a thread is at a virtual time; `None`: where it began.
+    /// CPU of a thread at a virtual time; `None` if the thread had not moved yet.
     fn cpu_at(moves: &[Self], thread: ThreadIndex, instructions: u64) -> Option<CpuId> {
         let its = moves.iter().filter(|moved| moved.thread == thread);
         its.take_while(|moved| moved.instructions <= instructions)
@@ -121,12 +119,12 @@ impl Tracing {
         known.copied().unwrap_or(CpuId(position))
     }
 
-    /// Were hits of the second and third level kept?
+    /// Whether hits of the second- and third-level cache were kept.
     pub fn keep_hits(&self) -> bool {
         Setup::parse(&self.setup).is_ok_and(|setup| setup.keep_hits)
     }
 
-    /// Mean references between two of the periodic sample of all; 0: none were taken.
+    /// Mean number of references between two periodic samples; 0 if no samples were taken.
     pub fn sample_every(&self) -> u32 {
         Setup::parse(&self.setup).map_or(0, |setup| setup.sample_period)
     }
@@ -141,7 +139,7 @@ impl Tracing {
         }
     }
 
-    /// What users have to know of the trace.
+    /// Notes for the user about the trace.
     fn notes(&self, images: &images::Images) -> Vec<String> {
         let total = |counter: Counter| {
             self.totals
@@ -213,7 +211,7 @@ impl Tracing {
     }
 }
 
-/// References that a thread holds back at most until they go through the caches.
+/// Most references that a thread holds back before they go through the caches.
 const KILLED_REFERENCES_MAX: usize = 64;
 
 /// A page of the trace, numbered densely from 0. Pages that several processes map from one file are
@@ -224,38 +222,38 @@ pub struct PageIndex(pub u32);
 /// A page of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePage {
-    /// The file's device.
+    /// Device of the file.
     pub device: u64,
-    /// Its inode there.
+    /// Inode of the file on the device.
     pub inode: u64,
-    /// Which of its pages, from 0.
+    /// Number of the page in the file, from 0.
     pub page: u64,
 }
 
-/// One reference that the caches let through, or a note that a page was stored to, ready to be replayed: 20 bytes.
+/// One reference that the caches let through, or a note of a store to a page, in the form for replay: 20 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
     /// Instructions of the thread since its previous step.
     pub instructions: u32,
-    /// Page.
+    /// Page of the address.
     pub page: PageIndex,
     /// Byte in the page.
     pub offset: u32,
     /// Load, store or fetch.
     pub kind: AccessKind,
-    /// What served it.
+    /// Cache or memory that served the reference.
     pub served: Served,
-    /// It missed the TLB.
+    /// Whether the reference missed the TLB.
     pub tlb_miss: bool,
-    /// It is one of the periodic sample of all references (and may be a miss as well).
+    /// Whether the reference is in the periodic sample of all references; it may be a miss as well.
     pub sampled: bool,
-    /// Its address comes from what the miss so many instructions before fetched; 0: from no such miss.
+    /// Instructions since the miss that fetched this reference's address; 0 if no such miss is known.
     pub depends_on: u16,
 }
 
 impl Miss {
-    /// No miss, but the first store in a while to its page that hit: nothing takes time, and copies of the page are
-    /// no longer what the page is.
+    /// Whether this is no miss, but a note of the first store in a while that hit the page. The note takes no time, but
+    /// copies of the page are outdated from then on.
     #[inline]
     pub fn is_store_note(&self) -> bool {
         let Self { kind, served, .. } = *self;
@@ -263,28 +261,29 @@ impl Miss {
     }
 }
 
-/// What happens in a thread besides misses.
+/// Events of a thread other than misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// The page is touched for the first time.
+    /// First touch of the page.
     FirstTouch(PageIndex),
     /// From here on, threads that wait for this signal may go on.
     Signal {
-        /// Number in the whole trace, from 1.
+        /// Number of the signal in the whole trace, from 1.
         sequence: u64,
     },
     /// The thread waited.
     Resume {
-        /// Signal that let it go on; 0: something outside.
+        /// Signal that ended the wait; 0 if something outside of the trace did.
         after: u64,
-        /// Virtual time it was blocked while tracing, in instructions; what it waits if `after` is 0.
+        /// Virtual time that the thread was blocked while it was traced, in instructions; the length of the wait if
+        /// `after` is 0.
         waited_instructions: u64,
     },
-    /// It goes on on another CPU.
+    /// The thread goes on on another CPU.
     Move(CpuId),
-    /// Begin (true) or end of the stable phase.
+    /// Begin or end of the stable phase.
     Mark {
-        /// Begin or end.
+        /// `true` for begin, `false` for end.
         begin: bool,
     },
 }
@@ -294,29 +293,29 @@ pub enum TraceEvent {
 pub struct StepBatch {
     /// Misses, in order.
     pub misses: Vec<Miss>,
-    /// What else happened: before which miss (a position in `misses`, its length for the end),
-    /// instructions since the thread's previous step, what.
+    /// Other events: position in `misses` of the next miss (the length of `misses` at the end), instructions since the
+    /// thread's previous step, and the event.
     pub trace_events: Vec<(usize, u32, TraceEvent)>,
 }
 
 /// One thread of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TracedThread {
-    /// In the recording's table.
+    /// The thread in the recording's table.
     pub thread: ThreadIndex,
-    /// CPU that it began on.
+    /// CPU on which the thread began.
     pub cpu: CpuId,
-    /// Signal that started it; 0 for the first thread of a process.
+    /// Signal that started the thread; 0 for the first thread of a process.
     pub started_by: u64,
-    /// Virtual time at which it began, in instructions.
+    /// Virtual time at which the thread began, in instructions.
     pub start_instructions: u64,
 }
 
-/// Something that hands out one thread's steps in order.
+/// Hands out one thread's steps in order.
 pub trait Steps: Send {
-    /// Replaces `batch` by the next steps (some thousands); `false`: there are none left.
+    /// Replaces `batch` by the next steps (some thousands). Returns `false` if no steps are left.
     ///
     /// # Errors
-    /// A trace that cannot be read.
+    /// If the trace cannot be read.
     fn next(&mut self, batch: &mut StepBatch) -> Result<bool, crate::Error>;
 }

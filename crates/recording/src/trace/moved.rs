@@ -1,20 +1,20 @@
-//! What `mremap` moved or resized is what it was before. The tracer tells only where it is now, with unknown
-//! protection, right after the `Unmap` of what is left behind.
+//! Gives memory that `mremap` moved or resized its earlier properties. The tracer records only the new place, with
+//! unknown protection, right after the `Unmap` of the part that is left behind.
 
 use std::collections::BTreeMap;
 
 use super::file::{Mapped, Mapping};
 
-/// Protection and flags of what was moved, in a trace.
+/// Protection and flags of moved memory in a trace.
 const UNKNOWN: u32 = u32::MAX;
 
-/// `PROT_READ | PROT_WRITE` and `MAP_PRIVATE | MAP_ANONYMOUS`: where it came from is not in the trace.
+/// `PROT_READ | PROT_WRITE` and `MAP_PRIVATE | MAP_ANONYMOUS`, for memory whose origin is not in the trace.
 const ANONYMOUS: (u32, u32) = (3, 0x22);
 
-/// Gives what was moved its protection, flags and file back; `mapped` is in order of time.
+/// Restores protection, flags and file of moved memory; `mapped` is in order of time.
 pub(super) fn follow(mapped: &mut [Mapped]) {
     let mut live = Live::default();
-    // Begin of the last range that was unmapped, when, and what was there.
+    // Start of the last unmapped range, its time, and the position of its mapping.
     let mut left: Option<(u64, u64, usize)> = None;
     for at in 0..mapped.len() {
         let Mapped {
@@ -29,7 +29,7 @@ pub(super) fn follow(mapped: &mut [Mapped]) {
                 let there = left
                     .filter(|(_, when, _)| *when == virtual_time)
                     .map(|(begin, _, what)| (begin, what));
-                // Made smaller where it was, it leaves what follows it.
+                // If memory shrank where it was, the unmapped part follows it directly.
                 let smaller = there.is_some_and(|(begin, _)| begin == end);
                 let before = if smaller {
                     here.or(there)
@@ -49,13 +49,13 @@ pub(super) fn follow(mapped: &mut [Mapped]) {
     }
 }
 
-/// What a mapping is from an address in it on.
+/// The part of a mapping from address `begin` on.
 fn of(mapped: &Mapped, begin: u64) -> Mapping {
     let by = mapped.by.clone().unwrap_or_default();
     let offset = by.offset.saturating_add(begin - mapped.range.0);
     match by.path.starts_with('/') {
         true => Mapping { offset, ..by },
-        // A part of the heap or a stack is none any more.
+        // A moved part of the heap or of a stack is an ordinary mapping.
         false => Mapping {
             path: String::new(),
             ..by
@@ -63,7 +63,7 @@ fn of(mapped: &Mapped, begin: u64) -> Mapping {
     }
 }
 
-/// What is mapped where: begin → end and position among the changes.
+/// Current mappings: start → end, and position among the changes.
 #[derive(Default)]
 struct Live(BTreeMap<u64, (u64, usize)>);
 
@@ -129,10 +129,10 @@ mod tests {
         let moved = |time, start, end| change(time, start, end, Some((UNKNOWN, "")));
         let left = |time, start, end| change(time, start, end, None);
         let of_file = |offset| (1, offset, "/data".to_owned());
-        // Grown where it is.
+        // Grown in place.
         let grown = vec![mapped.clone(), moved(2, 0x1000, 0xa000)];
         assert_eq!(last(grown), of_file(0));
-        // A part, moved; and grown again.
+        // A part was moved, and then grown.
         let part = [
             mapped.clone(),
             left(2, 0x3000, 0x5000),
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(last(part.to_vec()), of_file(0x2000));
         let again = [&part[..], &[moved(3, 0x2_0000, 0x2_8000)]].concat();
         assert_eq!(last(again), of_file(0x2000));
-        // Made smaller where it is; moved to just before where it was.
+        // Shrunk in place; moved to the addresses just before.
         let smaller = vec![
             mapped.clone(),
             left(2, 0x5000, 0x9000),
@@ -154,7 +154,7 @@ mod tests {
             moved(2, 0x0800, 0x1000),
         ];
         assert_eq!(last(before), (3, 0, String::new()));
-        // Of what nothing is known.
+        // The origin is unknown.
         let unknown = vec![left(1, 0x1000, 0x2000), moved(1, 0x5000, 0x6000)];
         assert_eq!(last(unknown), (3, 0, String::new()));
         let earlier = vec![mapped, left(2, 0x1000, 0x9000), moved(3, 0x5000, 0x6000)];

@@ -1,4 +1,4 @@
-//! What all threads of a trace did, in one order: by time, and in a process exactly by virtual time.
+//! Actions of all threads of a trace in one order: by time, and within a process exactly by virtual time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,33 +18,33 @@ pub(super) struct OrderedReference {
     pub page: PageIndex,
     /// Byte in the page.
     pub offset: u32,
-    /// CPU of the thread, as the kernel numbers them.
+    /// The kernel's number of the thread's CPU.
     pub cpu: u32,
     pub kind: AccessKind,
-    /// It missed all caches, or was an upgrade.
+    /// Whether the reference missed all caches, or was an upgrade.
     pub cache_miss: bool,
     pub tlb_miss: bool,
-    /// Made by the kernel of a whole system.
+    /// Whether the kernel of a whole system made the reference.
     pub kernel: bool,
     pub segment: Segment,
 }
 
-/// What is in a thread's frame, with its place in the order.
+/// An item of a thread's frame.
 #[derive(Clone, Copy, Debug)]
 enum Item {
     Reference(OrderedReference),
     Mark(bool),
 }
 
-/// CLOCK_MONOTONIC, virtual time.
+/// Order of items: CLOCK_MONOTONIC, then virtual time.
 type Key = (u64, u64);
 
-/// One thread, a frame at a time.
+/// Reads one thread, a frame at a time.
 struct Cursor<'a> {
     traced: &'a OpenedTrace,
     image: usize,
     number: usize,
-    /// The next frame.
+    /// Position of the next frame.
     frame: usize,
     buffer: Vec<u8>,
     lookup: PageLookup,
@@ -54,8 +54,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Decodes the next frame that has something; `None`: there is none. A damaged one is left out,
-    /// as it was counted.
+    /// Decodes the next frame that has items; `None` if no frame is left. A damaged frame is left out, as it is already
+    /// counted.
     fn fill(&mut self) -> Result<Option<Key>, Error> {
         let traced = self.traced;
         let file = &traced.images.files[self.image];
@@ -120,9 +120,9 @@ impl Cursor<'_> {
 }
 
 impl OpenedTrace {
-    /// Hands out, in order, the references that missed the caches or the TLB; of processes that
-    /// marked a stable phase, which `marked` says by image, those of it. Holds one frame of each
-    /// thread that has begun and not ended: about 60,000 references, 3 MiB.
+    /// Hands out, in order, the references that missed the caches or the TLB. For images that are `marked`, only
+    /// references in the stable phase are handed out. Holds one frame of each thread that has begun and not ended:
+    /// about 60,000 references, 3 MiB.
     pub(super) fn in_order(
         &self,
         marked: &[bool],
@@ -130,7 +130,7 @@ impl OpenedTrace {
     ) -> Result<(), Error> {
         let mut counts: Vec<bool> = marked.iter().map(|marked| !marked).collect();
         let mut cursors: Vec<Option<Cursor<'_>>> = Vec::new();
-        // The next of each thread; before its first frame is decoded, that frame's beginning.
+        // The next item of each thread; the beginning of its first frame until that frame is decoded.
         let mut next: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
         for &(image, number) in &self.images.order {
             let thread = &self.images.files[image].threads[number];
@@ -158,7 +158,7 @@ impl OpenedTrace {
         while let Some(Reverse((_, thread))) = next.pop() {
             let slot = &mut cursors[thread];
             let Some(cursor) = slot else { continue };
-            // As long as no other thread comes before.
+            // Continues as long as no other thread's item comes first.
             let bound = next.peek().map(|Reverse(other)| *other);
             loop {
                 if cursor.at == cursor.items.len() {

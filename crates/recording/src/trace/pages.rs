@@ -1,9 +1,9 @@
-//! Which page an address belongs to: pages of a trace are numbered densely, in order of process
-//! image, address and time, whatever order the trace is read in.
+//! Finds the page of an address. Pages of a trace are numbered densely, in order of process image, address and time,
+//! independent of the order in which the trace is read.
 //!
-//! A page begins with its first touch; touched first again after it was unmapped, it is another
-//! page (a *generation*). Pages of one file that are shared, or mapped without being writable, are
-//! one page in all processes: its number is that of the first one in order.
+//! A page begins with its first touch. A first touch after the page was unmapped begins another page (a *generation*).
+//! Pages of a file that are shared, or mapped without being writable, are one page in all processes; its number is that
+//! of the first place in order.
 
 use nearpage_machine::CpuId;
 use rustc_hash::FxHashMap;
@@ -12,18 +12,18 @@ use super::clock::Clock;
 use super::{FilePage, PageIndex};
 use crate::ThreadIndex;
 
-/// Pages of a leaf: 2 MiB of 4 KiB pages, what one look-up in the upper level is good for.
+/// Pages per leaf: 2 MiB of 4 KiB pages, for which one look-up in the upper level suffices.
 const LEAF_PAGES: usize = 512;
-/// No page here.
+/// Entry of an address without a page.
 const NONE: u32 = u32::MAX;
-/// The rest of the entry is a number in `generations`.
+/// Flag of an entry whose other bits are a position in `generations`.
 const GENERATIONS: u32 = 1 << 31;
 /// Most pages that a trace can have.
 pub(super) const PAGES_MAX: u32 = GENERATIONS - 1;
-/// Leaves that a look-up remembers.
+/// Number of leaves that a look-up remembers.
 const REMEMBERED: usize = 64;
 
-/// Where and since when a page is at an address of a process image.
+/// Place of a page in a process image, and the time since which the page is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRow {
     /// The page.
@@ -32,9 +32,9 @@ pub struct PageRow {
     pub image: u32,
     /// First address.
     pub address: u64,
-    /// Virtual time from which on it is this page, in instructions; 0: from the beginning.
+    /// Virtual time from which on the address has this page, in instructions; 0 for the beginning.
     pub since_instructions: u64,
-    /// Who touched it first; absent where that was not seen (memory that the program began with).
+    /// First touch; `None` if it was not seen (memory that the program began with).
     pub first_touch: Option<Touch>,
 }
 
@@ -43,24 +43,24 @@ pub struct PageRow {
 pub struct Touch {
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// The thread that touched.
+    /// Thread that touched the page.
     pub thread: ThreadIndex,
-    /// The CPU that it ran on.
+    /// CPU that the thread ran on.
     pub cpu: CpuId,
 }
 
-/// Where a page is: the first of its places, where several processes map it.
+/// Place of a page; the first place if several processes map the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePlace {
     /// Position of the process image among the trace's.
     pub image: u32,
     /// First address.
     pub address: u64,
-    /// Who touched it first, there.
+    /// First touch at this place.
     pub first_touch: Option<Touch>,
 }
 
-/// All pages of a trace, to be looked up by address.
+/// All pages of a trace, for look-ups by address.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     page_shift: u32,
@@ -73,7 +73,7 @@ struct ImagePages {
     /// Number of the leaf, by address / page size / [`LEAF_PAGES`].
     leaves: FxHashMap<u64, u32>,
     pages: Vec<[u32; LEAF_PAGES]>,
-    /// Pages that were several ones: since when which, ascending.
+    /// Pages at addresses that had several: (begin in virtual time, page), ascending.
     generations: Vec<Vec<(u64, u32)>>,
 }
 
@@ -87,8 +87,8 @@ impl PageTable {
         }
     }
 
-    /// Adds a row; rows of one address come in order of time, and pages in order of their numbers
-    /// where they come first. `None`: the row doesn't fit what is there.
+    /// Adds a row. Rows of one address come in order of time, and pages first appear in order of their numbers. Returns
+    /// `None` if the row does not fit earlier rows.
     pub(super) fn push(&mut self, row: &PageRow) -> Option<()> {
         let number = row.page.0;
         if number as usize == self.places.len() && number < PAGES_MAX {
@@ -129,12 +129,12 @@ impl PageTable {
         Some(())
     }
 
-    /// How many pages there are.
+    /// Number of pages.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Has it none?
+    /// Whether there are no pages.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -144,12 +144,12 @@ impl PageTable {
         1 << self.page_shift
     }
 
-    /// Where a page is. Panics where there is no such page.
+    /// Place of a page. Panics if there is no such page.
     pub fn place(&self, page: PageIndex) -> PagePlace {
         self.places[page.0 as usize]
     }
 
-    /// Pages of files that other processes may have too, by number; `files`: by image, in any order.
+    /// Pages of files that other processes may map, too, by number. `files` has the ranges of each image, in any order.
     pub(super) fn of_files(&self, files: &[Vec<FileRange>]) -> Vec<(u32, FilePage)> {
         let generations = self.images.iter().flat_map(|image| &image.generations);
         let since: FxHashMap<u32, u64> = generations
@@ -162,7 +162,7 @@ impl PageTable {
             let here = files.get(place.image as usize).into_iter().flatten();
             let mut here =
                 here.filter(|file| (file.range.0..file.range.1).contains(&place.address));
-            // What it began with has no time of its own: the file that was there first.
+            // A page from the beginning has no time of its own, so the file that was mapped first counts.
             let file = if since == 0 {
                 here.min_by_key(|file| file.mapped.0)
             } else {
@@ -173,23 +173,22 @@ impl PageTable {
         found
     }
 
-    /// The page that `address` of a process image belongs to at a virtual time. For many look-ups,
-    /// use a [`PageLookup`].
+    /// The page of `address` in a process image at a virtual time. For many look-ups, use a [`PageLookup`].
     pub fn find(&self, image: usize, address: u64, instructions: u64) -> Option<PageIndex> {
         PageLookup::new(image).find(self, address, instructions)
     }
 }
 
-/// Looks up addresses of one process image, and remembers where it was.
+/// Looks up addresses of one process image, and remembers the leaves found last.
 #[derive(Clone, Debug)]
 pub struct PageLookup {
     image: usize,
-    /// Upper part of the address and number of the leaf, by the former modulo [`REMEMBERED`].
+    /// Upper part of the address, and number of the leaf; indexed by the upper part modulo [`REMEMBERED`].
     remembered: [(u64, u32); REMEMBERED],
 }
 
 impl PageLookup {
-    /// For the image at this position among the trace's.
+    /// Makes a look-up for the image at this position among the trace's.
     pub fn new(image: usize) -> Self {
         Self {
             image,
@@ -197,7 +196,7 @@ impl PageLookup {
         }
     }
 
-    /// The page that `address` belongs to at a virtual time; `None`: not in the table.
+    /// The page of `address` at a virtual time; `None` if it is not in the table.
     #[inline]
     pub fn find(
         &mut self,
@@ -225,16 +224,16 @@ impl PageLookup {
     }
 }
 
-/// A range of a process image's memory whose pages may be another process's too.
+/// A range of a process image's memory whose pages other processes may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileRange {
-    /// First address, and the one after the last.
+    /// First address, and the address after the last.
     pub range: (u64, u64),
-    /// Virtual times from and to which it was mapped.
+    /// Virtual times between which the range was mapped.
     pub mapped: (u64, u64),
     /// Device and inode.
     pub file: (u64, u64),
-    /// Offset in the file of the first address.
+    /// Offset of the first address in the file.
     pub offset: u64,
 }
 
@@ -249,7 +248,7 @@ impl FileRange {
     }
 }
 
-/// What was seen of the pages of one process image, in any order.
+/// Pages of one process image that the survey saw, in any order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SeenPages {
     /// Bit per page, by page / [`LEAF_PAGES`].
@@ -257,14 +256,14 @@ pub(super) struct SeenPages {
     touches: Vec<SeenTouch>,
 }
 
-/// A first touch whose time is not known yet.
+/// A first touch whose CLOCK_MONOTONIC is not known yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenTouch {
     /// Address / page size.
     pub page: u64,
-    /// Virtual time.
+    /// Virtual time of the touch.
     pub instructions: u64,
-    /// The latest CLOCK_MONOTONIC that its thread knew.
+    /// The latest CLOCK_MONOTONIC that the thread knew before the touch.
     pub own_before_ns: u64,
     pub thread: ThreadIndex,
     pub cpu: CpuId,
@@ -309,8 +308,8 @@ impl SeenPages {
     }
 }
 
-/// Numbers the pages of all images. `files`: by image, in any order. `clocks`: by image. `None`:
-/// more pages than numbers.
+/// Numbers the pages of all images. `files` and `clocks` are by image; ranges of files are in any order. Returns `None`
+/// if there are more pages than numbers.
 pub(super) fn number(
     page_bytes: u64,
     seen: Vec<SeenPages>,
@@ -341,7 +340,7 @@ pub(super) fn number(
                 here.push(file);
             }
             here.retain(|file| address < file.range.1);
-            // Since when, and the first touch.
+            // Begin in virtual time and first touch of each generation.
             let mut generations: Vec<(u64, Option<SeenTouch>)> = vec![(0, None)];
             while let Some(touch) = touches.next_if(|touch| touch.page == page) {
                 match generations.last_mut() {

@@ -1,4 +1,4 @@
-//! What the tracer is told of a machine, and whether a trace that was made with it serves another.
+//! The tracer's setup for a machine, and whether a trace that was made with a setup suits another machine.
 
 use nearpage_amount::counted;
 use nearpage_machine::{CacheKind, CpuId, Machine, ThreadPlacement, thread_cpus};
@@ -6,43 +6,43 @@ use nearpage_wire::tracer_setup::{Cache, Moves, Positions, Setup, SetupError, Tl
 
 use super::Tracing;
 
-/// Ways of a cache whose machine file does not say: the usual number.
+/// Ways of a cache if the machine file does not state them: the usual number.
 const WAYS_ASSUMED: u32 = 8;
-/// TLB of a machine whose file has none: 64 entries, fully associative, as of the R10000's time and
-/// as the first level of current x86.
+/// TLB of a machine whose file has none: 64 entries, fully associative, as in processors of the R10000's time and in
+/// the first level of current x86.
 const TLB_ASSUMED: Tlb = Tlb {
     entries: 64,
     ways: 64,
     reserved: 0,
 };
 
-/// A thread that goes on on another CPU while it is traced.
+/// A thread's move to another CPU while it is traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedMove {
-    /// Order of creation, in every process.
+    /// The thread, by order of creation in every process.
     pub thread: u32,
-    /// When: instructions of virtual time, which goes on while a thread waits for others.
+    /// Virtual time of the move, in instructions; virtual time goes on while a thread waits for others.
     pub instructions: u64,
-    /// Where to.
+    /// The new CPU.
     pub cpu: CpuId,
 }
 
-/// How to trace.
+/// Options of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// How threads are laid over the machine's CPUs, in order of creation; `None` is compact.
+    /// Placement of threads on the machine's CPUs, in order of creation; `None` is compact.
     pub threads: ThreadPlacement,
-    /// Those that move later.
+    /// Moves of threads after their placement.
     pub moves: Vec<TracedMove>,
-    /// Instructions that threads advance together.
+    /// Instructions of a quantum, in which threads advance together.
     pub quantum_instructions: u32,
-    /// Mean references between two samples of all; 0: none are taken.
+    /// Mean number of references between two periodic samples; 0 for no samples.
     pub sample_every: u32,
-    /// Keep what the second and third level serve.
+    /// Whether to keep hits of the second- and third-level cache.
     pub keep_hits: bool,
-    /// Nothing but first touches before `nearpage_begin`.
+    /// Whether to keep nothing but first touches before `nearpage_begin`.
     pub from_mark: bool,
-    /// One reference at a time, each logged (for tests).
+    /// Whether references are made one at a time, and each is logged (for tests).
     pub serial: bool,
 }
 
@@ -60,15 +60,15 @@ impl Default for TraceOptions {
     }
 }
 
-/// Why a machine can't be traced for.
+/// Why a program can't be traced for a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TracingError {
     /// The machine's latencies or links make no sense.
     #[error("{machine}: {fault}")]
     Timing {
-        /// Its name.
+        /// The machine's name.
         machine: String,
-        /// What is wrong with them, in words.
+        /// The fault, in words.
         fault: String,
     },
     /// The machine has no such cache.
@@ -79,9 +79,9 @@ pub enum TracingError {
     NoCache {
         /// The machine's name.
         machine: String,
-        /// What is missing, in words.
+        /// The missing cache, in words.
         cache: &'static str,
-        /// What `--machine` named it.
+        /// The argument of `--machine`.
         argument: String,
     },
     /// A thread is to move to a CPU that the machine does not have.
@@ -89,12 +89,12 @@ pub enum TracingError {
     NoCpu {
         /// The machine's name.
         machine: String,
-        /// Order of creation.
+        /// The thread, by order of creation.
         thread: u32,
-        /// Where the thread is to move.
+        /// The CPU to which the thread is to move.
         cpu: CpuId,
     },
-    /// The tracer does not simulate such pages, caches or TLBs.
+    /// The tracer cannot simulate the machine's pages, caches or TLBs.
     #[error("{machine}: {cause}")]
     Setup {
         /// The machine's name.
@@ -104,36 +104,36 @@ pub enum TracingError {
     },
 }
 
-/// Why a trace does not serve a machine.
+/// Why a trace does not suit a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceMismatch {
-    /// Nothing could be traced for the machine.
+    /// No program can be traced for the machine.
     #[error(transparent)]
     Machine(#[from] TracingError),
     /// The recording's setup is damaged.
     #[error("the recording does not say what it was made for: {0}")]
     NoSetup(String),
-    /// Other caches or TLBs.
+    /// The machine has other caches or TLBs.
     #[error("recorded for {recorded}; {machine} has {found}")]
     Caches {
         /// The machine's name.
         machine: String,
-        /// Those of the trace, in words.
+        /// Caches and TLBs of the trace, in words.
         recorded: String,
-        /// Those of the machine, in words.
+        /// Caches and TLBs of the machine, in words.
         found: String,
     },
-    /// Fewer CPUs than the trace's threads use.
+    /// The machine has fewer CPUs than the trace's threads use.
     #[error("recorded on {}; {machine} has {found}", counted(*recorded as u64, "CPU"))]
     CpuCount {
         /// The machine's name.
         machine: String,
-        /// CPUs that were recorded on.
+        /// Number of CPUs in the trace.
         recorded: usize,
-        /// CPUs of the machine.
+        /// Number of CPUs of the machine.
         found: usize,
     },
-    /// A CPU with a number that the machine does not have.
+    /// The trace uses a CPU number that the machine does not have.
     #[error("recorded on CPU {cpu}, which {machine} has not")]
     Cpu {
         /// The machine's name.
@@ -141,7 +141,7 @@ pub enum TraceMismatch {
         /// The CPU.
         cpu: CpuId,
     },
-    /// Other CPUs share last-level caches.
+    /// On the machine, other CPUs share last-level caches.
     #[error("recorded with other CPUs at each last-level cache than {machine} has")]
     Sharing {
         /// The machine's name.
@@ -149,7 +149,7 @@ pub enum TraceMismatch {
     },
 }
 
-/// The positions of CPUs, nodes and threads on a machine, as the setup's text has them.
+/// Positions of CPUs, nodes and threads on a machine, in the form of the setup's text.
 struct Layout {
     cpus: Vec<CpuId>,
     cpu_nodes: String,
@@ -192,7 +192,7 @@ fn joined(numbers: impl Iterator<Item = usize>) -> String {
     numbers.join(" ")
 }
 
-/// A machine's caches, as far as the tracer has them.
+/// The caches of a machine that the tracer simulates.
 struct Caches<'a> {
     l1_fetch: &'a nearpage_machine::Cache,
     l1_data: &'a nearpage_machine::Cache,
@@ -226,7 +226,7 @@ impl<'a> Caches<'a> {
         })
     }
 
-    /// The last-level cache of a node: one, as large as all that its CPUs have together.
+    /// The one last-level cache that is simulated per node, as large as all such caches of the node's CPUs together.
     fn l3_of_node(&self, machine: &Machine) -> Option<Cache> {
         let l3 = self.l3?;
         let traced = traced_cache(l3);
@@ -241,7 +241,7 @@ impl<'a> Caches<'a> {
         })
     }
 
-    /// What had to be assumed of them, in words.
+    /// Assumptions about the caches, in words.
     fn assumptions(&self, machine: &Machine) -> Vec<String> {
         let named = [
             (Some(self.l1_fetch), "first-level instruction cache"),
@@ -288,7 +288,7 @@ fn traced_cache(cache: &nearpage_machine::Cache) -> Cache {
     }
 }
 
-/// A machine's TLBs: of data (or of all), of instructions alone, of the second level.
+/// A machine's TLBs: for data (or unified), for instructions alone, and of the second level.
 struct Tlbs {
     data: Option<Tlb>,
     fetch: Option<Tlb>,
@@ -317,17 +317,17 @@ impl Tlbs {
 }
 
 impl Tracing {
-    /// What to tell the tracer so that it traces for `machine`, which `--machine` named `argument`;
-    /// and what had to be assumed, in words.
+    /// Setup with which the tracer traces for `machine`, which `--machine` named `argument`; and assumptions about the
+    /// machine, in words.
     ///
     /// # Errors
-    /// Why that machine can't be traced for.
+    /// Why no program can be traced for the machine.
     pub fn new(
         machine: &Machine,
         argument: &str,
         options: &TraceOptions,
     ) -> Result<(Self, Vec<String>), TracingError> {
-        // What the recording says of latencies and ways between nodes is read with it.
+        // Readers of the recording need valid latencies and links of its machine.
         machine.timing().map_err(|fault| TracingError::Timing {
             machine: machine.name.clone(),
             fault: fault.to_string(),
@@ -360,7 +360,7 @@ impl Tracing {
             quantum: options.quantum_instructions,
             sample_period: options.sample_every,
             keep_hits: options.keep_hits,
-            // Nobody runs ahead of a miss on a machine whose CPUs wait for each.
+            // CPUs that wait for each miss do not run ahead, so that dependences don't matter.
             dependences: machine.processor.outstanding_misses.unwrap_or(1) > 1,
             from_mark: options.from_mark,
             serial: options.serial,
@@ -375,11 +375,11 @@ impl Tracing {
         Ok((tracing, assumed))
     }
 
-    /// Does the trace serve a simulation of `machine`? Misses depend on caches, TLBs and on which
-    /// threads share them; nothing else of the machine matters.
+    /// Checks that the trace suits a simulation of `machine`. Misses depend on caches, TLBs and which threads share
+    /// them, and on nothing else of the machine.
     ///
     /// # Errors
-    /// What differs.
+    /// The difference.
     pub fn serves(&self, machine: &Machine) -> Result<(), TraceMismatch> {
         let parse =
             |setup| Setup::parse(setup).map_err(|error| TraceMismatch::NoSetup(error.to_string()));
@@ -422,7 +422,7 @@ impl Tracing {
     }
 }
 
-/// What misses depend on: page and line, caches, TLBs.
+/// Properties on which misses depend: page and line size, caches, TLBs.
 fn caches_and_tlbs(setup: &Setup<'_>) -> impl PartialEq + use<> {
     (
         (

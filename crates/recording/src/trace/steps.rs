@@ -1,4 +1,4 @@
-//! A trace's threads, step by step, and its pages.
+//! Hands out a trace's threads step by step, and its pages.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use super::traced::OpenedTrace;
 use super::{FilePage, Miss, PageIndex, StepBatch, Steps, TraceEvent, TracedThread};
 use crate::{AccessKind, Error};
 
-/// Signals of different processes are told apart by the bits above these.
+/// Bits of a signal's number in its process; the bits above tell processes apart.
 const SIGNAL_BITS: u32 = 40;
-/// Signals that no process numbers: it was forked, and it has ended.
+/// Signals for the fork and the end of a process; processes number no signals of their own like this.
 const FORKED: u64 = (1 << SIGNAL_BITS) - 2;
 const ENDED: u64 = (1 << SIGNAL_BITS) - 1;
-/// In the place of an image, for signals that are numbered for all processes together.
+/// Stands in the place of an image in numbers of signals that all processes share.
 const OF_ALL: u64 = (1 << 16) - 1;
 
-/// All misses of a program, to be replayed: [`crate::Recording::trace`].
+/// All misses of a program, for replay; made by [`crate::Recording::trace`].
 #[derive(Clone, Debug)]
 pub struct Trace {
     traced: Arc<OpenedTrace>,
     threads: Vec<TracedThread>,
-    /// Image and number of each thread, in each of the programs that it ran.
+    /// By thread: image and number in each of the programs that the thread ran.
     programs: Vec<Vec<(usize, usize)>>,
     only: Option<Mode>,
 }
 
-/// Who a reference is made by, of a guest that was traced with its kernel.
+/// Who made a reference, in a guest that was traced with its kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The kernel.
@@ -43,7 +43,7 @@ impl Trace {
         let images = &traced.images;
         let mut programs: Vec<Vec<(usize, usize)>> = Vec::new();
         for &(image, number) in &images.order {
-            // Threads are numbered as they come.
+            // Threads are numbered in the order in which they began.
             let index = images.threads[image][number].0 as usize;
             match programs.get_mut(index) {
                 Some(earlier) => earlier.push((image, number)),
@@ -71,12 +71,12 @@ impl Trace {
         }
     }
 
-    /// Is it of a guest with its kernel?
+    /// Whether the trace is of a guest with its kernel.
     pub fn is_of_whole_system(&self) -> bool {
         self.traced.is_of_whole_system()
     }
 
-    /// From now on, misses of the other mode are none. What it executed stays, and so does what it touched first.
+    /// Leaves out misses of the other mode from now on. Its instructions and its first touches stay.
     pub fn only(&mut self, mode: Mode) {
         self.only = Some(mode);
     }
@@ -91,22 +91,22 @@ impl Trace {
         &self.traced.pages
     }
 
-    /// Pages of files that are shared, or mapped without being writable: what other programs that map
-    /// the file have too.
+    /// Pages of files that are shared, or mapped without being writable: other programs that map the file have them,
+    /// too.
     pub fn file_pages(&self) -> Vec<(u32, FilePage)> {
         let files = self.traced.images.files.iter();
         let ranges: Vec<_> = files.map(|file| shared_files(&file.mapped)).collect();
         self.traced.pages.of_files(&ranges)
     }
 
-    /// Process of a page's first place.
+    /// Process id of a page's first place.
     pub fn pid(&self, page: PageIndex) -> u32 {
         let image = self.traced.pages.place(page).image;
         self.traced.images.files[image as usize].header.pid
     }
 
-    /// What the thread at `position` of [`Trace::threads`] did, from the beginning, in all the
-    /// programs that it ran. Holds one frame at a time. Panics where there is no such thread.
+    /// Steps of the thread at `position` of [`Trace::threads`], from the beginning, in all programs that the thread
+    /// ran. Holds one frame at a time. Panics if there is no such thread.
     pub fn steps(&self, position: usize) -> ThreadSteps {
         let programs = self.programs[position].iter().rev().copied().collect();
         let mut steps = ThreadSteps {
@@ -127,14 +127,14 @@ impl Trace {
     }
 }
 
-/// Is a thread that runs these programs the first of a process that another one forked?
+/// Whether the thread that runs these programs is the first of a forked process.
 fn is_child(images: &Images, programs: &[(usize, usize)]) -> bool {
     let first = programs.first();
     first.is_some_and(|&(image, number)| number == 0 && images.parent(image).is_some())
 }
 
-/// The instructions since the last step; of more than a field can say, steps that change nothing take
-/// the rest.
+/// Takes the instructions since the last step. If they exceed a field's range, steps that change nothing take the
+/// excess.
 fn take(
     pending: &mut u64,
     misses: &[Miss],
@@ -153,7 +153,7 @@ const NOTHING: TraceEvent = TraceEvent::Resume {
     waited_instructions: 0,
 };
 
-/// Numbers of signals are a process's own; the trace's are one for all.
+/// Number of a signal in the trace, from its number in a process.
 fn sequence(image: usize, of_process: u64) -> u64 {
     match of_process {
         0 => 0,
@@ -166,18 +166,18 @@ fn sequence(image: usize, of_process: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub struct ThreadSteps {
     traced: Arc<OpenedTrace>,
-    /// Misses of the kernel (`true`) or of programs are left out.
+    /// Whether misses of the kernel (`true`) or of programs (`false`) are left out.
     without: Option<bool>,
-    /// The program that it runs, and which of its threads it is.
+    /// Image of the current program, and number of the thread in it.
     image: usize,
     number: usize,
-    /// Those that it runs afterwards, the next one last.
+    /// Programs that the thread runs afterwards, the next program last.
     programs: Vec<(usize, usize)>,
-    /// It is a forked process's first, whose end is yet to be told.
+    /// Whether the thread is the first of a forked process whose end was not reported yet.
     is_child: bool,
-    /// The next frame.
+    /// Position of the next frame.
     frame: usize,
-    /// Virtual times of its forks to come, and the first images of the children; the next one last.
+    /// Remaining forks: virtual time, and first image of the child; the next fork last.
     forks: Vec<(u64, usize)>,
     buffer: Vec<u8>,
     lookup: PageLookup,
@@ -199,7 +199,7 @@ impl Steps for ThreadSteps {
 }
 
 impl ThreadSteps {
-    /// Goes on with the next program; `false`: there is none.
+    /// Goes on to the next program. Returns `false` if there is none.
     fn next_program(&mut self) -> bool {
         let Some((image, number)) = self.programs.pop() else {
             return false;
@@ -216,8 +216,8 @@ impl ThreadSteps {
         true
     }
 
-    /// The program has no more frames: what is left of its forks, and with the last program the end
-    /// of the process. `false`: that was all.
+    /// Reports the remaining forks of a program that has no more frames, and after the last program the end of the
+    /// process. Returns `false` if nothing is left.
     fn end(&mut self, batch: &mut StepBatch) -> bool {
         let forked = self.forks.drain(..).rev();
         let mut signals: Vec<u64> = forked.map(|(_, child)| sequence(child, FORKED)).collect();
@@ -238,7 +238,7 @@ impl ThreadSteps {
         self.next_program() || !batch.trace_events.is_empty()
     }
 
-    /// Decodes the next frame; a damaged one is left out, as it was counted. `false`: there is none.
+    /// Decodes the next frame; a damaged frame is left out, as it is already counted. Returns `false` if there is none.
     #[expect(
         clippy::too_many_lines,
         reason = "the loop that replaying spends its time in: one arm for each kind of record, on borrows of single fields"
@@ -259,7 +259,7 @@ impl ThreadSteps {
         let without = self.without;
         let mut pending = self.pending;
         let mut unknown = None;
-        // Beyond what any processor runs ahead, a dependence is none.
+        // No processor runs 65,536 instructions ahead, so a dependence over more is ignored.
         let mut depends_on = 0;
         batch.misses.reserve(frame.records as usize);
         let misses = &mut batch.misses;
@@ -343,7 +343,7 @@ impl ThreadSteps {
     }
 }
 
-/// The recording's word for it.
+/// Converts the tracer's kind of a reference to the recording's.
 #[inline]
 pub(super) fn kind(kind: ReferenceKind) -> AccessKind {
     match kind {

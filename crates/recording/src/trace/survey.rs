@@ -1,5 +1,5 @@
-//! One pass over all records of a trace: which pages there are, who touched them first, how time
-//! went, how many accesses each thread made where. What it finds is kept beside the trace.
+//! One pass over all records of a trace: pages and their first touches, the relation of virtual time to
+//! CLOCK_MONOTONIC, and each thread's accesses by CPU. The results are stored beside the trace.
 
 use std::ops::Range;
 
@@ -20,28 +20,28 @@ use crate::{Error, FirstTouch, ThreadIndex};
 const WRITABLE: u32 = 2;
 const SHARED: u32 = 1;
 
-/// Moments of a process closer than this many instructions tell nothing more.
+/// Moments of a process that are closer than this many instructions are dropped, as they add nothing.
 const MOMENTS_APART: u64 = 10_000;
 
-/// What the pass found.
+/// Results of the pass.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     pub(crate) rows: Vec<PageRow>,
-    /// By image.
+    /// Clocks by image.
     pub(super) clocks: Vec<Clock>,
     pub(crate) moves: Vec<CpuChange>,
     accesses_by_cpu: FxHashMap<(ThreadIndex, CpuId), u64>,
-    /// By image and thread: CLOCK_MONOTONIC of the last record.
+    /// CLOCK_MONOTONIC of the last record, by image and thread.
     ended_ns: Vec<Vec<u64>>,
     damaged: u64,
 }
 
-/// Instructions between two records of a thread, at most: hours. More is damage, which would take a
-/// reader as long.
+/// Most instructions between two records of a thread, enough for hours. A greater number is damage, and a reader would
+/// take as long.
 const SINCE_MAX: u64 = 1 << 44;
 
-/// Calls `each` with the virtual time of every record of a frame, the instructions since the one
-/// before, and the record. `false`: it is damaged from some place on.
+/// Calls `each` for every record of a frame, with its virtual time, the instructions since the record before, and the
+/// record. Returns `false` if the frame is damaged from some record on.
 #[inline]
 pub(super) fn walk(
     payload: &[u8],
@@ -72,8 +72,8 @@ pub(super) fn walk(
     true
 }
 
-/// Is it an access that a recording hands out: one that missed all caches, or, where hits are kept,
-/// one that the second or third level served?
+/// Whether a recording hands out the reference as an access: it missed all caches, or, if hits are kept, the second or
+/// third level served it.
 #[inline]
 pub(super) fn is_access(reference: &Reference, keep_hits: bool) -> bool {
     match reference.served {
@@ -83,7 +83,7 @@ pub(super) fn is_access(reference: &Reference, keep_hits: bool) -> bool {
     }
 }
 
-/// What one thread's records say.
+/// Results from one thread's records.
 #[derive(Default)]
 struct ThreadSurvey {
     image: usize,
@@ -92,13 +92,13 @@ struct ThreadSurvey {
     moments: Vec<Moment>,
     moves: Vec<CpuChange>,
     accesses_by_cpu: FxHashMap<CpuId, u64>,
-    /// Virtual time of the last record, and the latest time that the thread knew.
+    /// Virtual time of the last record, and the latest CLOCK_MONOTONIC that the thread knew.
     last: Moment,
     damaged: u64,
 }
 
 impl Survey {
-    /// Makes it, on all CPUs there are.
+    /// Surveys all threads, on all available CPUs.
     pub(super) fn of(images: &Images, tracing: &Tracing, page_bytes: u64) -> Result<Self, Error> {
         let of = |&(image, number)| of_thread(images, image, number, tracing, page_bytes);
         let parts: Result<Vec<ThreadSurvey>, Error> = images.order.par_iter().map(of).collect();
@@ -157,7 +157,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Adds what the trace says to what the recorder's log does, so that tables are made of both.
+    /// Adds the results to the recorder's log, so that tables are made from both.
     pub(super) fn add_to(&self, images: &Images, log: &mut LogReader) {
         log.events.extend(images.events(&self.ended_ns));
         let mut touches: Vec<FirstTouch> = self
@@ -261,9 +261,8 @@ fn of_thread(
     Ok(part)
 }
 
-/// The file mappings whose pages may be another process's too: shared ones, and those that this
-/// process cannot write to. Each lasts until something is mapped over it or it is unmapped; a part
-/// that is mapped over is cut out.
+/// File mappings whose pages other processes may share: shared mappings, and mappings that this process cannot write
+/// to. A mapping lasts until it is unmapped or another mapping replaces it; a replaced part is cut out.
 pub(super) fn shared_files(mapped: &[super::file::Mapped]) -> Vec<FileRange> {
     let mut ranges: Vec<FileRange> = Vec::new();
     let mut live: Vec<usize> = Vec::new();

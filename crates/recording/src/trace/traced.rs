@@ -1,4 +1,4 @@
-//! An opened trace and its survey: accesses by chunk, and what replaying steps needs.
+//! An opened trace and its survey: accesses by chunk, and the data that a replay of steps needs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{CpuChange, Tracing};
 use crate::log::LogReader;
 use crate::{Access, AccessBatch, ColumnSelection, Error, Level, Metadata, Resolution, folder};
 
-/// No node.
+/// Position of an unknown node.
 const NOWHERE: u16 = u16::MAX;
 
-/// A trace that can be read.
+/// A trace that was opened for reading.
 #[derive(Debug)]
 pub(crate) struct OpenedTrace {
     pub(super) images: Images,
@@ -31,14 +31,14 @@ pub(crate) struct OpenedTrace {
     node_of_cpu: Vec<u16>,
     nodes: Vec<NodeId>,
     timing: Timing,
-    /// All frames, in order of the time at which they begin.
+    /// All frames, sorted by the time at which they begin.
     frames: Vec<TimedFrame>,
     chunks: Vec<Chunk>,
     access_count: u64,
 }
 
 impl OpenedTrace {
-    /// Is it of a guest with its kernel?
+    /// Whether the trace is of a guest with its kernel.
     pub(super) fn is_of_whole_system(&self) -> bool {
         let mut files = self.images.files.iter();
         files.any(|file| file.header.whole_system)
@@ -177,7 +177,7 @@ impl OpenedTrace {
         })
     }
 
-    /// Number of its threads.
+    /// Number of threads.
     pub(crate) fn threads(&self) -> usize {
         let all = self.images.threads.iter().flatten();
         let began = all.filter(|thread| thread.0 != u32::MAX);
@@ -192,14 +192,14 @@ impl OpenedTrace {
         self.chunks.len()
     }
 
-    /// Moments with their images, for storing.
+    /// Moments for storage, each with its image.
     pub(crate) fn moments(&self) -> impl Iterator<Item = (u32, Moment)> {
         (0..)
             .zip(&self.clocks)
             .flat_map(|(image, clock)| clock.moments().iter().map(move |moment| (image, *moment)))
     }
 
-    /// Traces that were cut short.
+    /// The first trace file that was cut short, if any.
     pub(crate) fn cut_short(&self) -> Option<&Path> {
         let file = self.images.files.iter().find(|file| file.cut_short());
         file.map(|file| file.path.as_path())
@@ -215,8 +215,8 @@ impl OpenedTrace {
         (self.frames[frame].image, self.frames[frame].thread)
     }
 
-    /// Replaces what is in `batch` by the wanted columns of a chunk, in order of time. A damaged frame is
-    /// empty: it was counted.
+    /// Replaces the contents of `batch` by the selected columns of a chunk, in order of time. A damaged frame has no
+    /// accesses; it is already counted.
     pub(crate) fn read_chunk(
         &self,
         number: usize,
@@ -275,8 +275,8 @@ impl OpenedTrace {
         Ok(())
     }
 
-    /// Replaces what is in `batch` by the references of a frame that are `wanted`, and then have a
-    /// weight, given their virtual time and unloaded time in nanoseconds.
+    /// Replaces the contents of `batch` by the references of a frame that are `wanted` and get a weight from `weight`,
+    /// which is called with virtual time and unloaded latency in nanoseconds.
     #[inline]
     pub(super) fn read_selected(
         &self,
@@ -305,7 +305,7 @@ impl OpenedTrace {
         let clock = &self.clocks[image];
         let mut since = clock.seek(found.virtual_time);
         let mut own_ns = found.time_ns;
-        // Accesses since the thread last knew the time.
+        // Position in `batch` of the first access since the thread last read the clock.
         let mut open = 0;
         let mut lookup = PageLookup::new(image);
         walk(payload, found.virtual_time, |at, _, record| match record {
@@ -332,7 +332,7 @@ impl OpenedTrace {
                 });
             }
             Record::Clock { time_ns } if *time_ns > own_ns => {
-                // Earlier accesses are before those that are logged now.
+                // Earlier accesses must stay before objects that the thread logs from now on.
                 for earlier in &mut batch.time_ns[open..] {
                     *earlier = (*earlier).min(time_ns - 1);
                 }
@@ -344,8 +344,7 @@ impl OpenedTrace {
         Ok(())
     }
 
-    /// Level and unloaded time in nanoseconds of an access by a CPU to a page that the node at
-    /// position `home` has.
+    /// Level, and unloaded latency in nanoseconds, of an access by `cpu` to a page on the node at position `home`.
     #[inline]
     pub(super) fn served(&self, reference: &Reference, cpu: u32, home: u16) -> (Level, f32) {
         let node = self.node_of_cpu.get(cpu as usize).copied();
@@ -376,11 +375,11 @@ impl OpenedTrace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TimedFrame {
     begin_ns: u64,
-    /// Exclusive: where the thread's next frame begins, or after the thread's end.
+    /// Exclusive end: the begin of the thread's next frame, or just after the thread's end.
     end_ns: u64,
     image: u32,
     thread: u32,
-    /// Among the thread's frames.
+    /// Position among the thread's frames.
     position: u32,
 }
 
@@ -392,19 +391,20 @@ struct Chunk {
     frames: Vec<u32>,
 }
 
-/// Frames that go on in the next chunk, decoded, by number.
+/// Decoded frames that continue in the next chunk, by number.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFrames(Vec<(u32, AccessBatch)>);
 
-/// Frames that begin in a chunk, and those that are kept for the next one: a frame becomes about 3 MiB of accesses.
+/// Most frames that begin in a chunk, and most that are kept for the next chunk: a frame becomes about 3 MiB of
+/// accesses.
 const FRAMES_MAX: usize = 32;
 
-/// Divides time into chunks. A chunk ends when as many frames have begun as there are threads, so that few frames
-/// are in more than two chunks, or as many as fit into memory.
+/// Divides time into chunks. A chunk ends when as many frames have begun as there are threads, so that few frames are
+/// in more than two chunks, or when [`FRAMES_MAX`] frames have begun.
 fn chunks(frames: &[TimedFrame]) -> Vec<Chunk> {
     let threads = frames.iter().filter(|frame| frame.position == 0).count();
     let mut chunks = Vec::new();
-    // Frames that go on after the last cut.
+    // Frames that continue after the last cut.
     let mut open: Vec<u32> = Vec::new();
     let mut next = 0;
     while next < frames.len() {
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_where_it_moved_last_whatever_the_order_of_threads() {
-        // As they are in a recording: threads in order of their creation, which their numbers need not be.
+        // As in a recording: threads in order of creation, which may differ from the order of their numbers.
         let moves =
             [(4, 100, 1), (4, 300, 2), (1, 200, 5)].map(|(thread, instructions, cpu)| CpuChange {
                 thread: ThreadIndex(thread),

@@ -1,4 +1,4 @@
-//! Frames that threads of a killed or replaced program left unfinished: appended to their traces.
+//! Appends frames that threads of a killed or replaced program left unfinished to their traces.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,15 +14,15 @@ use nearpage_wire::trace::{
 use crate::Error;
 use crate::error::IoContext;
 
-/// Appends unfinished frames and counts to the traces in a folder, and removes the files that had them. Processes that still run
-/// (`alive`, by pid) keep theirs. Returns the number of unfinished frames.
+/// Appends unfinished frames and counters to the traces in a folder, and removes the files that had them. Processes
+/// that still run (`alive`, by pid) keep their files. Returns the number of appended frames.
 ///
-/// To be called when the program has ended.
+/// To be called after the program has ended.
 ///
 /// # Errors
-/// The folder can't be read or a trace not be written.
+/// If the folder can't be read, or a trace can't be written.
 pub fn finish(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error> {
-    // By pid, and by when the image began: only the latest of a process can be at it.
+    // Images by pid and begin. Only the latest image of a live process may still be written.
     let mut images: BTreeMap<u32, BTreeMap<u64, Vec<PathBuf>>> = BTreeMap::new();
     for entry in fs::read_dir(folder).at(folder, "read the folder")? {
         let path = entry.at(folder, "read the folder")?.path();
@@ -51,19 +51,19 @@ pub fn finish(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error
         }
     }
     if all_ended {
-        // Mostly it is not there.
+        // The file usually does not exist.
         let _ = fs::remove_file(folder.join(SIGNALS_FILE));
     }
     Ok(finished)
 }
 
-/// Ends the traces in a folder, also those of processes that go on (`alive`, by pid): the file of such a process is replaced by
-/// a copy of what it has written up to now. Returns the number of unfinished frames.
+/// Ends the traces in a folder, including those of processes that go on (`alive`, by pid): the file of such a process
+/// is replaced by a copy of its contents so far. Returns the number of appended frames.
 ///
-/// To be called when the recording is over.
+/// To be called at the end of the recording.
 ///
 /// # Errors
-/// The folder can't be read or written.
+/// If the folder can't be read or written.
 pub fn end(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error> {
     let over = folder.join(ENDED_FILE);
     File::create(&over).at(&over, "create")?;
@@ -76,10 +76,10 @@ pub fn end(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error> {
         }
     }
     if going_on.is_empty() {
-        // Nobody is left who could begin one.
+        // No process is left that could begin a trace.
         fs::remove_file(&over).at(&over, "remove")?;
     }
-    // First the unfinished frames: one that is written meanwhile is in both, and counts once.
+    // Unfinished frames are copied first. A frame that is written meanwhile is then in both copies, and counts once.
     going_on.sort_by_key(|path| path.extension().is_some_and(|kind| kind == "trace"));
     let copy = folder.join("copy");
     for path in going_on {
@@ -93,12 +93,12 @@ pub fn end(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error> {
     finish(folder, |_| false)
 }
 
-/// The process of a trace's file.
+/// Process id in the name of a trace's file.
 pub(crate) fn process_of(name: &str) -> Option<u32> {
     Some(parse(name)?.0)
 }
 
-/// `trace-PID-START.…`.
+/// Parses `trace-PID-START.…`.
 fn parse(name: &str) -> Option<(u32, u64, &str)> {
     let (pid, rest) = name.strip_prefix("trace-")?.split_once('-')?;
     let (start_ns, kind) = rest.split_once('.')?;
@@ -108,11 +108,11 @@ fn parse(name: &str) -> Option<(u32, u64, &str)> {
 fn append(trace: &Path, open: &[PathBuf]) -> Result<usize, Error> {
     let mut file = nearpage_files::open_to_write(trace).at(trace, "open")?;
     let (end, mut headers) = whole_frames(trace, &file)?;
-    // Half a frame at the end was just being written, and is in its file.
+    // A partial frame at the end was just being written; its `.open` file has the whole frame.
     file.set_len(end).at(trace, "cut")?;
     file.seek(SeekFrom::End(0)).at(trace, "write")?;
     let mut finished = 0;
-    // What the whole process counted, as long as nobody's is missing and its own file is there.
+    // Totals of the whole process, unless the counters of a thread or the process's own file are missing.
     let mut totals = Some([0_u64; COUNTERS]);
     let own = trace.with_extension("open");
     if !open.contains(&own) {
@@ -147,7 +147,7 @@ fn sum((mut totals, counters): ([u64; COUNTERS], [u64; COUNTERS])) -> [u64; COUN
     totals
 }
 
-/// A frame with the counters, after those with these headers.
+/// A frame with the counters, timed after the frames with these headers.
 fn counters_frame(totals: [u64; COUNTERS], headers: &[Header]) -> Vec<u8> {
     let headers = headers
         .iter()
@@ -175,7 +175,7 @@ fn counters_frame(totals: [u64; COUNTERS], headers: &[Header]) -> Vec<u8> {
 
 type Header = [u8; FRAME_HEADER_BYTES];
 
-/// Is this the header of the frame, perhaps from when it had fewer records?
+/// Whether `header` belongs to `frame`, perhaps from when the frame had fewer records.
 fn is_of(header: &Header, frame: &[u8]) -> bool {
     let began = |header: FrameHeader| {
         (
@@ -193,7 +193,7 @@ fn is_of(header: &Header, frame: &[u8]) -> bool {
     })
 }
 
-/// Where the last whole frame ends, and all headers up to there.
+/// End of the last whole frame, and all headers up to there.
 fn whole_frames(path: &Path, file: &File) -> Result<(u64, Vec<Header>), Error> {
     let size = file.metadata().at(path, "read")?.len();
     let (mut end, mut headers) = (FILE_HEADER_BYTES as u64, Vec::new());
@@ -240,7 +240,7 @@ mod tests {
         frame
     }
 
-    /// How the file of a process begins.
+    /// Header of a process's trace file.
     fn begins() -> [u8; FILE_HEADER_BYTES] {
         FileHeader {
             pid: 12,
@@ -270,7 +270,7 @@ mod tests {
         fs::write(at("trace-12-100.2.open"), sealed(2, b"three")).unwrap();
         fs::write(at("trace-12-100.3.open"), open(3, b"four")).unwrap();
         fs::write(at("trace-12-100.4.open"), open(4, b"")).unwrap();
-        // It had another program before, and that one's process is still there.
+        // Process 13 ran another program before, and is still alive.
         fs::write(at("trace-13-1.trace"), begins).unwrap();
         fs::write(at("trace-13-1.0.open"), open(0, b"five")).unwrap();
         fs::write(at("trace-13-2.trace"), begins).unwrap();

@@ -1,4 +1,4 @@
-//! What the kernel alone tells of: address spaces, mappings, programs without the preload library.
+//! Assembly from the kernel's events: address spaces, mappings, programs without the preload library.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn fork_copies_the_address_space_and_exec_clears_it() {
             (100, 0xb000, 21, 40),
             (200, 0xa000, 50, 80),
             (200, 0xc000, 55, never),
-            // Until it ran the other program.
+            // These copies end when the process runs the other program.
             (300, 0xa000, 60, 70),
             (300, 0xc000, 60, 70),
         ]
@@ -124,7 +124,7 @@ fn the_allocators_memory_is_an_area_and_generated_code_is_code() {
         map(11, 100, 0x80_0000, 0x4_2000, DATA, "[heap]"),
         map(12, 100, 0x7000_0000, 0x400_0000, 0, "//anon"),
         map(13, 100, 0x7000_0000, 0x2_1000, DATA, "//anon"),
-        // It ends where the heap begins.
+        // This region ends where the heap begins.
         map(13, 100, 0x7f_f000, 0x1000, DATA, "//anon"),
         map(14, 100, 0x9000_0000, 0x1000, CODE | 2, "//anon"),
     ]);
@@ -194,9 +194,9 @@ fn what_was_running_already_has_the_kernels_objects() {
         map(0, 100, 0x10_0000, 2 * MIB, DATA, "//anon"),
         map(0, 100, 0x30_0000, 0x1000, DATA, "//anon"),
         map(0, 100, 0x40_0000, 0x1000, DATA, "[anon:buffer pool]"),
-        // An allocator's reserve holds nothing.
+        // Memory that an allocator reserved is no object.
         map(0, 100, 0x50_0000, 64 * MIB, 0, "//anon"),
-        // Nothing is said of an operator new where no allocation is logged.
+        // Without logged allocations, there is no note about an operator new.
         map(4, 100, 0x6000_0000, 0x1000, CODE, "/lib/libstdc++.so.6"),
         map(4, 100, 0x6100_0000, 0x1000, CODE, "/lib/libjemalloc.so.2"),
         // The heap grows, and half of the large mapping is found gone.

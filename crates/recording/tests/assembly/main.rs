@@ -1,4 +1,4 @@
-//! From events and allocation logs to objects, threads and teams.
+//! Assembly of objects, threads and teams from events and allocation logs.
 
 mod kernel;
 #[path = "../making/mod.rs"]
@@ -15,7 +15,7 @@ use nearpage_wire::allocation_log::Kind;
 const CODE: u32 = 5;
 const DATA: u32 = 3;
 
-/// Records, adds segments of process `pid`, and opens the log.
+/// Records, adds segments of the processes, and opens the log.
 fn open(events: &[Event], accesses: &[Access], segments: &[(u32, u64, Vec<Block>)]) -> Recording {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("recording");
@@ -45,7 +45,7 @@ fn of_kind(recording: &Recording, kind: ObjectKind) -> Vec<&Object> {
         .collect()
 }
 
-/// A program of one process, 100, that began at 1 with a library of start routines at 0x100000.
+/// A program with one process, 100, which began at 1 and has a library of start routines at 0x100000.
 fn program() -> Vec<Event> {
     vec![
         fork(1, 100, 100, 0, 1),
@@ -64,7 +64,7 @@ fn heap_objects_live_from_allocation_to_free_and_addresses_are_used_again() {
             .allocate(20, 0xa000, 4096, 1)
             .free(30, 0xa000)
             .allocate(40, 0xa000, 8192, 1),
-        // Another thread's block, written out of order of time.
+        // The block of another thread, written out of order of time.
         Block::of(101).allocate(35, 0xa000, 100, 1).free(36, 0xa000),
     ];
     let mut events = program();
@@ -170,7 +170,7 @@ fn threads_created_in_place_of_others_have_their_numbers() {
         events
     };
     let begin = |order: u64, time_ns| Block::of(100 + order as u32).thread(time_ns, worker, order);
-    // As the library saw them end, before their creator went on; the kernel told of it later.
+    // The library saw the threads end before their creator went on; the kernel reported the ends later.
     let logged = (1..=3)
         .map(|order| begin(order, 11 * MS).thread_ends(19 * MS + order))
         .chain((4..=6).map(|order| begin(order, 21 * MS)));
@@ -178,7 +178,7 @@ fn threads_created_in_place_of_others_have_their_numbers() {
         numbers(&steps([29 * MS; 3]), logged.collect()),
         [0, 1, 2, 0, 1, 2]
     );
-    // Killed, or in a static program: as the kernel told, somewhat late.
+    // The threads were killed, or the program is static: only the kernel reports ends, somewhat late.
     let begun = (1..=3).map(|order| begin(order, 11 * MS));
     let begun = begun.chain((4..=6).map(|order| begin(order, 21 * MS)));
     let late = 20 * MS + MS / 2;
@@ -186,9 +186,9 @@ fn threads_created_in_place_of_others_have_their_numbers() {
         numbers(&steps([late; 3]), begun.clone().collect()),
         [0, 1, 2, 0, 1, 2]
     );
-    // Of a process with OpenMP's library, unseen threads are taken for OpenMP's, of which the main thread is the first.
+    // In a process with OpenMP's library, unlogged threads count as OpenMP's, of which the main thread is number 0.
     assert_eq!(numbers(&steps([late; 3]), vec![]), [1, 2, 3, 1, 2, 3]);
-    // One runs on: the others' numbers are given again, and then a new one.
+    // One thread runs on: the numbers of the other two are given again, and then a new one.
     assert_eq!(
         numbers(&steps([late, 90 * MS, late]), begun.collect()),
         [0, 1, 2, 0, 2, 3]
@@ -332,10 +332,10 @@ fn processes_that_could_not_write_their_log_are_noted() {
     let library = "/usr/lib/libnearpage_preload.so";
     let mut events = program();
     events.push(map(3, 100, 0x30_0000, 0x1000, CODE, library));
-    // One by `exec` in a process whose first program had a log, one that was never seen to run.
+    // One process executed a second program after one with a log; the other was never seen to run.
     for (at, pid, thread) in [(20, 101, 1), (30, 102, 2)] {
         events.push(fork(at, pid, pid, thread, 100));
-        // Forked with it, as traces tell.
+        // Traces report the mappings that the process was forked with.
         events.push(map(at, pid, 0x30_0000, 0x1000, CODE, library));
         events.push(name(at + 1, pid, thread, "first", true));
         events.push(map(at + 2, pid, 0x30_0000, 0x1000, CODE, library));

@@ -58,7 +58,7 @@ fn rows_become_accesses_in_order_of_time() {
         (second.kind, second.weight, second.cost_ns),
         (AccessKind::Store, 2.0, 600.0)
     );
-    // Two nodes: the other one.
+    // The machine has two nodes, so remote memory is on the other one.
     assert_eq!(second.page_node.map(|node| node.0), Some(0));
     let threads = &recording.tables.threads;
     let named: Vec<_> = threads
@@ -90,7 +90,7 @@ fn objects_without_an_address_get_one_each() {
     assert!(objects[1].address > objects[0].address + objects[0].size_bytes);
     let notes = recording.metadata.notes.join("\n");
     assert!(notes.contains("2 objects without an address"), "{notes}");
-    // Without a tid, what runs on a CPU is a thread.
+    // Without thread ids, each CPU counts as a thread.
     assert_eq!(recording.tables.threads.len(), 2);
 }
 

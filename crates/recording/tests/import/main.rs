@@ -1,5 +1,5 @@
-//! Other tools' files: a real `perf.data`, ones built from the documented layout, what `perf script`
-//! prints, and what is none of these.
+//! Imports other tools' files: a real `perf.data`, files built from the documented layout, the text of `perf script`,
+//! and files that are none of these.
 
 mod csv;
 mod perf_data;
@@ -32,7 +32,7 @@ fn accesses(recording: &Recording) -> AccessBatch {
     all
 }
 
-/// Why a file is refused, where it is; nothing may be left behind.
+/// Why a file is refused, or `None` if it is imported; a refused file must leave nothing behind.
 fn refusal(bytes: &[u8]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("perf.data");
@@ -60,7 +60,7 @@ fn program() -> PerfData {
         .map(12, 100, 0x7ff0_0000, 0x2_1000, 3, stack)
         .map(13, 100, 0x7000_0000, 0x10_0000, 3, "//anon")
         .map(39, 100, 0x7100_0000, 0x80_0000, 3, "//anon")
-        // The second CPU's ring comes first.
+        // The ring of the second CPU comes first in the file.
         .sample(Sample {
             tid: 101,
             time_ns: 60,
@@ -79,7 +79,7 @@ fn program() -> PerfData {
         })
         .fork(40, 100, 101, 100)
         .sample(SAMPLE)
-        // Where data_src does not say what it was, the event does.
+        // Where data_src does not say the kind of access, the event does.
         .sample(Sample {
             event: STORES,
             time_ns: 55,
@@ -181,7 +181,7 @@ fn reads_what_perf_mem_records() {
     );
 }
 
-/// `perf_event_open(2)`: what may stand between the period and the weight.
+/// Covers the fields that may stand between period and weight by `perf_event_open(2)`.
 #[test]
 fn what_stands_before_the_weight_is_stepped_over() {
     let (read, call_chain, raw, branches, registers, stack) =
@@ -218,7 +218,7 @@ fn what_stands_before_the_weight_is_stepped_over() {
         if has(5) {
             body = body.u64(16).bytes(&[7; 16]).u64(16);
         }
-        // Other latencies in the upper half, as PERF_SAMPLE_WEIGHT_STRUCT has them.
+        // The upper half holds other latencies, as in PERF_SAMPLE_WEIGHT_STRUCT.
         file = file.record(9, 2, body.u64(9 << 32 | 300).u64(REMOTE_LOAD));
         let found = accesses(&imported(&file.bytes()));
         assert_eq!(
@@ -239,7 +239,7 @@ fn page_fault_samples_are_refused_with_advice() {
         "{line}"
     );
 
-    // Another event: a raw one of the CPU's, by that name.
+    // Makes another event of it: a raw event of the CPU with this name.
     let attributes_at = u64::from_le_bytes(bytes[24..32].try_into().unwrap()) as usize;
     assert_eq!(bytes[attributes_at..][..4], 1u32.to_le_bytes());
     bytes[attributes_at] = 4;
@@ -250,7 +250,7 @@ fn page_fault_samples_are_refused_with_advice() {
     }
     let recording = imported(&bytes);
     let found = accesses(&recording);
-    // As `perf script` prints them.
+    // Figures that `perf script` prints for this file.
     assert_eq!(found.len(), 56);
     assert!(found.time_ns.is_sorted());
     assert_eq!(
@@ -324,14 +324,14 @@ fn reads_what_perf_script_prints() {
         "cpu/mem-loads,ldlat=30/P, cpu/mem-stores/P"
     );
 
-    // With a call chain the instruction is its first line.
+    // With a call chain, the first line of the chain has the instruction.
     let chain = "solve 7/8 1.5: 1 mem-loads: 70000010 68100142 |OP LOAD|LVL L1 hit|LCK No 9\n\t  401000 main (/w)\n\t  402000 start (/w)\n\n";
     let found = accesses(&imported(chain.repeat(2).as_bytes()));
     assert_eq!(
         (found.instruction, found.level),
         (vec![0x40_1000; 2], vec![Level::L1; 2])
     );
-    // A latency that is as long as an address is none.
+    // A latency with as many digits as an address is no instruction.
     for latency in ["12345", "401000"] {
         let chain = chain.replace("LCK No 9", &format!("LCK No {latency}"));
         let found = accesses(&imported(chain.as_bytes()));
@@ -344,7 +344,7 @@ fn reads_what_perf_script_prints() {
         );
     }
 
-    // Without mappings it says what is missing.
+    // Without mappings, a note says what is missing.
     let samples: String = text
         .lines()
         .filter(|line| !line.contains("PERF_RECORD"))
@@ -356,7 +356,7 @@ fn reads_what_perf_script_prints() {
         notes.iter().any(|note| note.contains("--show-mmap-events")),
         "{notes:?}"
     );
-    // Names stand before the samples.
+    // Names of threads come from the words before the samples.
     let threads = recording.tables.threads.iter();
     let names: Vec<_> = threads
         .map(|thread| (thread.tid, thread.name.as_str()))
@@ -367,7 +367,6 @@ fn reads_what_perf_script_prints() {
     assert_eq!(renamed.tables.threads[0].name, "worker");
 }
 
-/// A sample of `perf script` with some words for data_src and what follows it.
 #[test]
 fn names_in_the_text_may_be_anything_but_utf8() {
     let text = b"caf\xe9 7/7 0.1: PERF_RECORD_MMAP2 7/7: [0x400000(0x2000) @ 0 fe:00 1 2]: r-xp /caf\xe9/solve\n\
@@ -406,14 +405,14 @@ fn data_src_is_read_as_each_perf_describes_it() {
             41.0,
             0x40_0170,
         ),
-        // With a symbol and a file of the address before it.
+        // A symbol and a file of the address stand before data_src.
         (
             "[unknown] (//anon) 68100142 L1 hit|SNP None|TLB N/A|LCK No 9 400170",
             Level::L1,
             9.0,
             0x40_0170,
         ),
-        // Three latencies, on processors that have them; long ones too.
+        // Some processors have three latencies, which may be long.
         (
             "68100142 |OP LOAD|LVL L1 hit|SNP None|TLB N/A|LCK No|BLK    N/A    6   9    0   400170",
             Level::L1,
@@ -439,7 +438,7 @@ fn data_src_is_read_as_each_perf_describes_it() {
             (&[level][..], &[ip][..]),
             "{described}"
         );
-        // All are of one processor: costs are in proportion to latencies.
+        // All samples are of one processor, so costs are in proportion to latencies.
         assert!(
             (found.cost_ns[0] / cycle_ns - latency).abs() < 0.01,
             "{described}: {found:?}"
@@ -451,7 +450,7 @@ fn data_src_is_read_as_each_perf_describes_it() {
     );
 }
 
-/// A word of a kernel that comes later: hops beyond those that there are.
+/// A data_src of a later kernel: more hops than are known.
 const LATER: u64 = 0x2 | 0x2 << 5 | 0xd << 33 | 5 << 43;
 
 #[test]
@@ -515,7 +514,7 @@ fn a_file_cut_short_is_refused_wherever_it_was_cut() {
     let mut killed = whole.clone();
     killed[48..56].fill(0);
     assert!(refused(&killed).contains("was killed"));
-    // A length of a record that leads past the data's end.
+    // The length of a record leads past the end of the data.
     let mut damaged = whole;
     let first = 120 + 2 * 144;
     damaged[first + 6..first + 8].fill(0xff);
@@ -536,7 +535,7 @@ fn what_went_through_a_pipe_is_what_is_in_a_file() {
 
     let whole = program().piped();
     for length in (16..whole.len()).step_by(7) {
-        // Cut between two records, it is a shorter one.
+        // A file that is cut between two records is a shorter file.
         if let Some(line) = refusal(&whole[..length]) {
             let words = [
                 "damaged: no record",
@@ -549,7 +548,7 @@ fn what_went_through_a_pipe_is_what_is_in_a_file() {
             );
         }
     }
-    // Attributes that say to be longer than their record.
+    // The attributes claim to be longer than their record.
     let mut longer = whole;
     longer[16 + 8 + 4..16 + 8 + 8].fill(0xff);
     assert_eq!(
@@ -573,7 +572,7 @@ fn other_files_are_named() {
         ..program()
     };
     assert!(refused(&no_addresses.bytes()).contains("samples addresses"));
-    // Cut within a sample: the line is named.
+    // The text is cut within a sample: the line is named.
     let cut = "w 1/1 1.5: 1 mem-loads: 70000010 68100142 |OP LOAD|LVL L1 hit|LCK No 9 401000 m (/w)\nw 1/1 1.6: 1 mem-lo\n";
     assert!(refused(cut.as_bytes()).starts_with("line 2: "));
 }
@@ -589,7 +588,7 @@ fn an_existing_recording_is_not_overwritten() {
     let error = import(&file, &output, None).unwrap_err();
     assert!(matches!(error, Error::FolderInUse(_)), "{error}");
     assert_eq!(fs::read_dir(&output).unwrap().count(), 1);
-    // An empty one is taken.
+    // An existing empty folder is taken.
     fs::remove_file(output.join("mine")).unwrap();
     import(&file, &output, None).unwrap();
     assert!(Recording::open(&output).is_ok());

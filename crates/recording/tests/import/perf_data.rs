@@ -1,6 +1,6 @@
-//! A `perf.data` file, built from the documented layout.
+//! Builds a `perf.data` file from the documented layout.
 
-/// Bytes of the layout, one field after the other.
+/// Appends the fields of a layout one after the other.
 #[derive(Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -20,7 +20,7 @@ impl Bytes {
         self
     }
 
-    /// Zero-terminated and padded to 8 bytes, as paths and names are.
+    /// Appends text as the layout has paths and names: zero-terminated and padded to 8 bytes.
     pub fn text(mut self, text: &str) -> Self {
         self.0.extend(text.as_bytes());
         let padded = (text.len() + 1).next_multiple_of(8);
@@ -33,8 +33,8 @@ pub const TID: u64 = 1 << 1;
 pub const TIME: u64 = 1 << 2;
 pub const CPU: u64 = 1 << 7;
 pub const IDENTIFIER: u64 = 1 << 16;
-/// As `perf mem record --sample-cpu` asks: ip, thread, time, address, CPU, period, weight,
-/// `data_src`, identifier.
+/// Fields that `perf mem record --sample-cpu` asks for: ip, thread, time, address, CPU, period, weight, `data_src`,
+/// identifier.
 pub const MEMORY: u64 = 1 | TID | TIME | 1 << 3 | CPU | 1 << 8 | 1 << 14 | 1 << 15 | IDENTIFIER;
 
 pub const LOADS: u64 = 7;
@@ -71,7 +71,7 @@ impl PerfData {
         self
     }
 
-    /// A record that is no sample, with its trailer.
+    /// Appends a record other than a sample, with its trailer.
     pub fn event(self, type_: u32, misc: u16, time_ns: u64, pid: u32, body: Bytes) -> Self {
         let trailer = body.u32(pid).u32(pid).u64(time_ns).u64(0).u64(LOADS);
         self.record(type_, misc, trailer)
@@ -137,7 +137,7 @@ impl PerfData {
     }
 
     fn attribute(&self, config: u64) -> Vec<u8> {
-        // Loads and stores of the CPU's PMU, 4000 a second, sample_id_all.
+        // Loads and stores of the CPU's PMU, 4000 samples a second, with sample_id_all.
         let flags = 1 << 10 | 1 << 18;
         let bytes = Bytes::default()
             .u32(4)
@@ -152,7 +152,7 @@ impl PerfData {
         bytes
     }
 
-    /// What perf says of the machine and of itself, by number: CPU description, command, event description, NUMA topology.
+    /// Feature sections by number: CPU description, command, event description, NUMA topology.
     fn features(&self) -> [(u64, Vec<u8>); 4] {
         let padded = |text: &str| {
             let mut bytes = text.as_bytes().to_vec();
@@ -197,7 +197,7 @@ impl PerfData {
         ]
     }
 
-    /// As a file.
+    /// The bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
         let features = self.features();
         let (ids_at, attributes_at) = (104, 120);
@@ -229,7 +229,7 @@ impl PerfData {
             .0
     }
 
-    /// As it comes through a pipe.
+    /// The bytes as they come through a pipe.
     pub fn piped(&self) -> Vec<u8> {
         let mut piped = Self {
             records: Vec::new(),
@@ -241,7 +241,7 @@ impl PerfData {
         for (number, section) in self.features() {
             piped = piped.record(80, 0, Bytes::default().u64(number).bytes(&section));
         }
-        // Data of tracepoints, and of an instruction trace.
+        // Data of tracepoints and of an instruction trace, which must be skipped.
         piped = piped.record(66, 0, Bytes::default().u32(5).u32(0));
         piped.records.extend([0xff; 8]);
         piped = piped.record(71, 0, Bytes::default().u64(16).u64(0).u64(0).u64(0).u64(0));

@@ -102,7 +102,7 @@ pub fn map(
     }
 }
 
-/// A recorder's log in `folder` with these events and accesses, not finished.
+/// An unfinished recorder's log in `folder` with these events and accesses.
 pub fn record(folder: &Path, events: &[Event], accesses: &[Access]) -> LogWriter {
     let mut log = LogWriter::create(folder, metadata(), &machine()).unwrap();
     log.events(events).unwrap();
@@ -163,12 +163,12 @@ impl Block {
         self.record(Kind::Free, 0, &[time_ns, address])
     }
 
-    /// Bytes that it takes so far, header included.
+    /// Bytes of the block so far, header included.
     pub fn bytes_used(&self) -> usize {
         BLOCK_HEADER_BYTES + 8 * self.words.len()
     }
 
-    /// The block's bytes, closed.
+    /// The bytes of the closed block.
     pub fn bytes(&self) -> Vec<u8> {
         let records: Vec<u8> = self
             .words

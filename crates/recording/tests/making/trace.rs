@@ -11,7 +11,7 @@ use nearpage_wire::trace::{
     FrameKind, RECORD_BYTES_MAX, Record, Reference, ReferenceKind, Segment, Served,
 };
 
-/// A trace file in the making.
+/// A trace file under construction.
 pub struct TraceFile {
     pub header: FileHeader,
     pub bytes: Vec<u8>,
@@ -40,7 +40,7 @@ impl TraceFile {
         }
     }
 
-    /// A frame of records, each with the instructions since the one before.
+    /// Appends a frame of records, each with the instructions since the record before.
     pub fn records(
         &mut self,
         thread: u32,
@@ -122,12 +122,12 @@ pub fn machine() -> Machine {
     preset("flash-8").unwrap()
 }
 
-/// A recording with these files of the tracer; not finished.
+/// An unfinished recording with these files of the tracer.
 pub fn record(folder: &Path, options: &TraceOptions, traces: &[TraceFile]) -> LogWriter {
     record_on(&machine(), folder, options, traces)
 }
 
-/// The same, on another machine.
+/// Like [`record`], for another machine.
 pub fn record_on(
     machine: &Machine,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! Recordings that are damaged, killed or no traces.
+//! Recordings that are damaged, of a killed recorder, or no traces.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn damage_is_counted_and_named() {
     );
     assert_eq!(cut.access_count(), 5);
 
-    // A byte of the second thread's frame: it alone is left out.
+    // If a byte of the second thread's frame is wrong, only this frame is left out.
     let flipped = opened("flipped", &|bytes| {
         let last = bytes.len() - 300;
         bytes[last] ^= 0x10;
@@ -74,7 +74,7 @@ fn what_a_reader_has_to_know_is_noted() {
         trace.events(0, 1_000, &[Event::Counters(counters)]);
         finish(record(&folder, &options, &[trace]));
         let mut notes = Recording::open(&folder).unwrap().metadata.notes;
-        // The program is not there, and its threads never ended.
+        // Notes about the missing program, and about threads that never ended, do not matter here.
         notes.retain(|note| !note.contains("(program)") && !note.contains(PROGRAM));
         notes
     };
@@ -106,7 +106,7 @@ fn a_recording_that_was_killed_opens_from_its_trace() {
     let recording = Recording::open(&folder).unwrap();
     assert!(!recording.is_complete());
     assert_eq!(accesses(&recording).len(), 5);
-    // The same whether it became tables or not.
+    // The results are the same whether the log became tables or not.
     let finished = scratch.path().join("s");
     finish(record(
         &finished,
@@ -152,8 +152,8 @@ fn any_record() -> impl Strategy<Value = Record> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Every reference becomes a step, every miss an access, whatever the frames; opened again, the
-    /// recording says the same.
+    /// Every reference becomes a step and every miss an access, whatever the frames. A recording that is opened again
+    /// has the same contents.
     #[test]
     fn all_records_of_a_trace_are_read(
         threads in prop::collection::vec(
@@ -195,7 +195,7 @@ proptest! {
                 prop_assert_eq!((miss.served, miss.tlb_miss, miss.sampled), (reference.served, reference.tlb_miss, reference.sampled));
                 misses += u64::from(matches!(reference.served, Served::Memory | Served::OtherCache | Served::Upgrade));
             }
-            // Time is kept: all instructions are there.
+            // No instruction is lost: those of steps and events add up.
             let instructions: u64 = written.iter().map(|(since, _)| since).sum();
             let of_misses: u64 = found.misses.iter().map(|miss| u64::from(miss.instructions)).sum();
             let of_trace_events: u64 = found.trace_events.iter().map(|(_, since, _)| u64::from(*since)).sum();
@@ -206,14 +206,14 @@ proptest! {
         for (chunk, batch) in recording.accesses().enumerate() {
             let batch = batch.unwrap();
             prop_assert!(batch.time_ns.is_sorted());
-            // What was kept of the chunk before is what is read without it.
+            // Data kept from the chunk before and data read without it are equal.
             let mut alone = AccessBatch::default();
             recording.read_chunk(chunk, ColumnSelection::ALL, &mut alone).unwrap();
             prop_assert_eq!(batch, alone);
         }
     }
 
-    /// Bytes anywhere that are changed, or missing, are never a panic, and nothing is invented.
+    /// Changed or missing bytes anywhere never cause a panic, and no data is invented.
     #[test]
     fn damage_never_panics(at in 0usize..900, bit in 0u32..8, keep in 0usize..900) {
         let scratch = tempfile::tempdir().unwrap();

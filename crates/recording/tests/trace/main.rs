@@ -1,4 +1,4 @@
-//! Traces: what the tracer wrote comes back as accesses, steps, pages and tables.
+//! Traces: records of the tracer come back as accesses, steps, pages and tables.
 
 mod damage;
 #[path = "../making/mod.rs"]
@@ -27,7 +27,7 @@ use proptest::prelude::*;
 
 const HEAP: u64 = 0x50_0000;
 const PROGRAM: &str = "/nonexistent/program";
-/// The kernel's `MAP_PRIVATE` file, code.
+/// `PROT_READ | PROT_EXEC`.
 const CODE: u32 = 5;
 
 fn finish(log: nearpage_recording::LogWriter) {
@@ -56,8 +56,8 @@ fn steps(trace: &Trace, position: usize) -> StepBatch {
     all
 }
 
-/// Two threads: the main thread touches two pages and starts the other, which reads one and writes
-/// the other.
+/// Two threads: the main thread touches two pages and starts the other thread, which reads one page and writes the
+/// other.
 fn two_threads() -> TraceFile {
     let mut trace = TraceFile::of(100, 1_000);
     trace
@@ -142,8 +142,8 @@ fn statistics_of_two_threads() {
         .unwrap()
         .trace_statistics()
         .unwrap();
-    // Page 0: a store, a load by each CPU; page 1: a store, an upgrade. The fetch hit the second
-    // level, the write-back is nobody's miss.
+    // Page 0: a store, and a load by each CPU. Page 1: a store, and an upgrade. The fetch hit the second level, and the
+    // write-back is no miss.
     assert_eq!((found.data_misses, found.fetch_misses), (5, 0));
     assert_eq!((found.code_pages, found.data_pages), (0, 2));
     let chains = &found.chains;
@@ -156,7 +156,7 @@ fn statistics_of_two_threads() {
     assert_eq!((mostly.word, mostly.writes), (0.2, 0.6));
 }
 
-/// One thread reads a page over and over, the other writes to it at given times of the process.
+/// One thread reads a page over and over, the other thread writes to it at given times of the process.
 fn reader_and_writer(reads: &[u64], writes: &[u64], frame: usize) -> TraceFile {
     let mut trace = TraceFile::of(100, 1_000);
     trace.events(
@@ -191,7 +191,7 @@ fn reader_and_writer(reads: &[u64], writes: &[u64], frame: usize) -> TraceFile {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// Chains end where the other thread's writes are, in virtual time, however frames are cut.
+    /// Chains end at the other thread's writes, in virtual time, however frames are cut.
     #[test]
     fn chains_follow_virtual_time(
         times in prop::collection::btree_map(0u64..200_000, any::<bool>(), 2..60),
@@ -251,7 +251,7 @@ fn accesses_are_misses_with_where_first_touch_put_the_page() {
         all.iter()
             .all(|access| access.page_node == Some(NodeId(0)) && access.weight == 1.0)
     );
-    // Not before the clock that the thread itself read, and not after what it read later.
+    // The access is not before the thread's reading of the clock, and not after its next reading.
     assert!(all[3].time_ns >= 1_500 && all[3].time_ns < 2_000);
     assert!(all[4].time_ns >= 2_000);
     let touches = &recording.tables.first_touches;
@@ -308,7 +308,7 @@ fn objects_of_the_allocation_log_are_alive_when_they_are_used() {
             0,
             0,
             1_000,
-            // Allocated at 5000, freed at 5010: hardly any time, and many instructions around.
+            // Allocated at 5000 and freed at 5010: a short time with many instructions around.
             &[
                 (9, load(HEAP)),
                 (1, clock(5_000)),
@@ -416,7 +416,7 @@ fn downsampling_keeps_every_nth_with_its_weight() {
     );
 }
 
-/// A miss every 50 instructions, of which each takes 90 cycles.
+/// The trace has a miss every 50 instructions, and each miss takes 90 cycles.
 #[test]
 fn one_reference_in_flight_hides_those_that_the_cpu_issues_meanwhile() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Which places are the same page.
+//! Which places in processes are the same page.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn pages_of_one_file_are_one_page_in_all_processes() {
                 &[
                     start(0, pid, 0, 0, 0),
                     map(0, at, 0x2000, CODE, 7, PROGRAM),
-                    // Writable and private: its pages are the process's own.
+                    // Pages of a writable private mapping are the process's own.
                     map(0, at + 0x2000, 0x1000, 3, 7, PROGRAM),
                 ],
             )

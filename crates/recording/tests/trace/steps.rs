@@ -73,7 +73,7 @@ fn steps_are_what_the_tracer_saw() {
     assert_eq!(
         of_other.trace_events,
         [
-            // The instruction before it lost the CPU counts too.
+            // The instruction before the thread lost the CPU counts, too.
             (2, 2, TraceEvent::Signal { sequence: 2 }),
             (2, 1, TraceEvent::Move(CpuId(5))),
         ]

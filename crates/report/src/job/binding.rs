@@ -1,4 +1,4 @@
-//! What is wrong with bindings, in words, and the launcher's option that mends it.
+//! Sentences about bad bindings, and the launcher's options that correct them.
 
 use nearpage_attribution::BindingFinding;
 use nearpage_recording::{Launcher, rank_words};
@@ -7,20 +7,20 @@ use super::nodes;
 use crate::printable;
 use nearpage_amount::percent;
 
-/// Which of a launcher's options mends a finding.
+/// Correction that a launcher's option makes.
 #[derive(Clone, Copy)]
 enum Remedy {
-    /// Each rank CPUs of its own.
+    /// CPUs of its own for each rank.
     OwnCpus,
     /// All CPUs of a rank on one node.
     OneNode,
-    /// Memory where the CPUs are.
+    /// Memory on the node of the CPUs.
     LocalMemory,
-    /// CPUs next to the GPU.
+    /// CPUs on the node of the GPU.
     LocalGpu,
 }
 
-/// A word for programs that says what was found.
+/// Identifier of the kind of finding, for JSON.
 pub(super) fn kind(finding: &BindingFinding) -> &'static str {
     match finding {
         BindingFinding::Unbound { .. } => "unbound",
@@ -33,7 +33,7 @@ pub(super) fn kind(finding: &BindingFinding) -> &'static str {
     }
 }
 
-/// Where, and which ranks.
+/// Host and ranks of a finding.
 pub(super) fn whose(finding: &BindingFinding) -> (&str, &[u32]) {
     match finding {
         BindingFinding::Unbound { host, ranks }
@@ -46,7 +46,7 @@ pub(super) fn whose(finding: &BindingFinding) -> (&str, &[u32]) {
     }
 }
 
-/// What was found, in a sentence.
+/// Sentence about a finding.
 pub(super) fn sentence(finding: &BindingFinding) -> String {
     let (host, ranks) = whose(finding);
     let who = match host {
@@ -102,7 +102,7 @@ pub(super) fn sentence(finding: &BindingFinding) -> String {
     }
 }
 
-/// The option of the job's launcher that mends it; nothing for launchers whose options are not known here.
+/// The launcher's option that corrects a finding; `None` for launchers whose options are not known here.
 pub(super) fn remedy(finding: &BindingFinding, launcher: Option<Launcher>) -> Option<&'static str> {
     let mend = match finding {
         BindingFinding::Unbound { .. }

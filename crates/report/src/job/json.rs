@@ -1,4 +1,4 @@
-//! The report of a job as JSON: every rank, group, host, and what is wrong with bindings.
+//! JSON of a job's report: all ranks, groups, hosts and bad bindings.
 
 use nearpage_attribution::{ObjectUse, RankGroup};
 use nearpage_recording::Launcher;
@@ -12,43 +12,43 @@ use super::{JobContent, binding};
 pub struct JobReportOutput<'a> {
     /// Version of this form.
     version: u32,
-    /// The job and its step; null where the recordings don't say.
+    /// Name of the job and its step; null if the recordings don't say.
     job: Option<&'a str>,
-    /// Number of ranks that the launcher started; null where the recordings don't say.
+    /// Number of ranks that the launcher started; null if the recordings don't say.
     size: Option<u32>,
-    /// What has to be known of the figures: missing ranks, mixed versions.
+    /// Limits of the figures, such as missing ranks and mixed versions.
     notes: &'a [String],
-    /// What the recorders of ranks had to say, each once; what most of them said first.
+    /// Notes of the ranks' recorders, each once, ordered by the number of ranks.
     rank_notes: Vec<RankNote<'a>>,
     /// Ranks that behave alike, the largest group first.
     groups: Vec<Group<'a>>,
-    /// Ranks with too few samples to be in a group.
+    /// Ranks with too few samples for a group.
     too_few_samples: Vec<u32>,
     /// Ranks, by number.
     ranks: Vec<Rank<'a>>,
     /// Hosts, by name.
     hosts: Vec<HostForm<'a>>,
-    /// What is wrong with what ranks were bound to.
+    /// Bad bindings of ranks.
     binding: Vec<Finding<'a>>,
 }
 
-/// What recorders had to say.
+/// A note of recorders.
 #[derive(Serialize, JsonSchema)]
 struct RankNote<'a> {
-    /// Whose.
+    /// Ranks whose recorders made the note.
     ranks: Vec<u32>,
-    /// What.
+    /// Text of the note.
     note: &'a str,
 }
 
-/// What was done to memory.
+/// Accesses to some memory.
 #[derive(Serialize, JsonSchema)]
 struct Use {
-    /// Effective samples: as many of equal weight would tell as much.
+    /// Effective number of samples: this many samples of equal weight would give equal accuracy.
     samples: f64,
-    /// Share of accesses to another node's memory, 0 to 1; null where no page's node is known.
+    /// Share of accesses to another node's memory, 0 to 1; null if no page's node is known.
     remote_share: Option<f64>,
-    /// Time lost.
+    /// Time lost to the accesses.
     cost_ns: f64,
 }
 
@@ -65,107 +65,107 @@ impl From<&ObjectUse> for Use {
 /// Ranks that behave alike.
 #[derive(Serialize, JsonSchema)]
 struct Group<'a> {
-    /// Their numbers.
+    /// Numbers of the ranks.
     ranks: Vec<u32>,
-    /// All that they did.
+    /// All accesses of the ranks.
     #[serde(flatten)]
     total: Use,
-    /// How they differ from the largest group, in a sentence; null for that one.
+    /// Difference from the largest group, in a sentence; null for the largest group.
     difference: Option<String>,
-    /// Objects by share of the accesses, at most 64 of each rank.
+    /// Objects by share of the accesses, at most 64 for each rank.
     objects: Vec<GroupObject<'a>>,
 }
 
 /// An object of a group.
 #[derive(Serialize, JsonSchema)]
 struct GroupObject<'a> {
-    /// What it is called.
+    /// Display name of the object.
     name: &'a str,
-    /// Its share of the group's accesses, 0 to 1.
+    /// Share of the group's accesses, 0 to 1.
     share: f64,
-    /// What was done to it.
+    /// Accesses to the object.
     #[serde(flatten)]
     used: Use,
-    /// Its pattern in most samples: `private`, `private-runs`, `block`, `partial-block`, `block-cyclic`, `tiles`,
-    /// `shared`, `read-shared`, `segments`, `mixed`, `unknown`.
+    /// Pattern of the object in most samples: `private`, `private-runs`, `block`, `partial-block`, `block-cyclic`,
+    /// `tiles`, `shared`, `read-shared`, `segments`, `mixed`, `unknown`.
     pattern: &'static str,
 }
 
 /// A rank.
 #[derive(Serialize, JsonSchema)]
 struct Rank<'a> {
-    /// Its number.
+    /// Number of the rank.
     rank: u32,
-    /// Folder of its recording, in the job's.
+    /// Folder of the rank's recording, below the job's folder.
     folder: String,
-    /// Where it ran; empty: not known.
+    /// Host of the rank; empty: not known.
     host: &'a str,
-    /// Number among the ranks of its host.
+    /// Number among the ranks of the host.
     local_rank: Option<u32>,
-    /// Position in `groups`; null: too few samples.
+    /// Position of the rank's group in `groups`; null: too few samples.
     group: Option<usize>,
-    /// How its command ended, as a shell shows it; null: not known.
+    /// Exit status of the rank's command, as a shell shows it; null: not known.
     exit_status: Option<i32>,
-    /// Time recorded.
+    /// Recorded time.
     elapsed_ns: u64,
-    /// Most memory that it had at once in heap, static variables and mappings; null: not recorded.
+    /// Maximum memory of the rank in heap, static variables and mappings together; null: not recorded.
     memory_bytes: Option<u64>,
-    /// What it did.
+    /// All accesses of the rank.
     #[serde(flatten)]
     total: Use,
-    /// CPUs that it was bound to when it started; null: not recorded.
+    /// CPUs to which the rank was bound at its start; null: not recorded.
     cpus: Option<&'a str>,
-    /// Nodes whose memory it might use; null: not recorded.
+    /// Nodes whose memory the rank was allowed to use; null: not recorded.
     memory_nodes: Option<&'a str>,
-    /// GPUs that it was told to use; null: none, or not recorded.
+    /// GPUs that the rank was told to use; null: none, or not recorded.
     gpus: Option<&'a str>,
 }
 
 /// A host.
 #[derive(Serialize, JsonSchema)]
 struct HostForm<'a> {
-    /// Its name; empty: not known.
+    /// Name of the host; empty: not known.
     host: &'a str,
-    /// Its ranks.
+    /// Ranks on the host.
     ranks: Vec<u32>,
-    /// Most memory that each had, added up; null: not recorded.
+    /// Sum of the ranks' maximum memory; null: not recorded.
     memory_bytes: Option<u64>,
-    /// All that they did.
+    /// All accesses of the ranks.
     #[serde(flatten)]
     total: Use,
-    /// What they did to the host's memory, by node; empty where pages' nodes are not known.
+    /// Accesses of the ranks to the host's memory, by node; empty if pages' nodes are not known.
     nodes: Vec<NodeForm>,
 }
 
-/// The memory of a node.
+/// Memory of a node.
 #[derive(Serialize, JsonSchema)]
 struct NodeForm {
-    /// Its number.
+    /// Number of the node.
     node: u16,
-    /// How much of the ranks' memory is there, by the sampled pages; null: not recorded.
+    /// Memory of the ranks on the node, estimated from the sampled pages; null: not recorded.
     memory_bytes: Option<u64>,
-    /// What was done to it.
+    /// Accesses to the node's memory.
     #[serde(flatten)]
     used: Use,
 }
 
-/// What is wrong with a binding.
+/// A bad binding.
 #[derive(Serialize, JsonSchema)]
 struct Finding<'a> {
-    /// `unbound`, `shared-cpus`, `shared-cores`, `straddling`, `memory-forbidden`, `memory-elsewhere`,
-    /// `gpu-elsewhere`.
+    /// Kind of the finding: `unbound`, `shared-cpus`, `shared-cores`, `straddling`, `memory-forbidden`,
+    /// `memory-elsewhere`, `gpu-elsewhere`.
     kind: &'static str,
-    /// The host.
+    /// Host of the ranks.
     host: &'a str,
-    /// Whose.
+    /// Ranks with the binding.
     ranks: &'a [u32],
-    /// In a sentence.
+    /// Description in a sentence.
     sentence: String,
-    /// The launcher's option that mends it; null: not known for this launcher.
+    /// The launcher's option that corrects the binding; null: not known for this launcher.
     remedy: Option<&'static str>,
 }
 
-/// The whole report.
+/// JSON of the whole report.
 pub fn job_json(content: &JobContent) -> String {
     let numbers = content.group_numbers();
     let rank = |(position, number): (usize, &Option<usize>)| {
@@ -255,7 +255,7 @@ fn group_form<'a>(content: &'a JobContent, number: usize, group: &RankGroup) -> 
 }
 
 impl JobContent<'_> {
-    /// Who started the ranks, as the first of them says.
+    /// Launcher of the ranks, from the first rank that names one.
     pub(super) fn launcher(&self) -> Option<Launcher> {
         let launched = self
             .job

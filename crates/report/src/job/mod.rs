@@ -1,4 +1,4 @@
-//! The report of a job: which of its ranks behave alike, which don't, and what they were bound to.
+//! Report of a job: which ranks behave alike, which ranks differ, and what they were bound to.
 
 mod binding;
 mod json;
@@ -19,12 +19,12 @@ pub use self::text::{JobBy, job_text};
 use crate::printable;
 use nearpage_amount::percent;
 
-/// Nodes that have this share of a rank's samples are where it is.
+/// A rank is on the nodes that have this share of its samples.
 const MOST: f64 = 0.8;
-/// Differences that a sentence names.
+/// Maximum number of differences in a sentence.
 const DIFFERENCES_MAX: usize = 3;
 
-/// What a job's report is made from.
+/// Content of a job's report.
 #[derive(Debug)]
 pub struct JobContent<'a> {
     job: &'a Job,
@@ -35,7 +35,7 @@ pub struct JobContent<'a> {
 }
 
 impl<'a> JobContent<'a> {
-    /// Groups the ranks of a job, each with its profile, and audits what they were bound to; `machines` by host.
+    /// Groups the ranks of a job by their profiles, and audits their bindings. `machines` by host.
     pub fn new(
         job: &'a Job,
         profiles: &'a [RankProfile],
@@ -46,7 +46,7 @@ impl<'a> JobContent<'a> {
             .ranks
             .iter()
             .zip(profiles)
-            // A trace has the machine that it was made for, whose CPUs are not those that the rank was bound to.
+            // A trace stores the modelled machine, whose CPUs are not the CPUs that the rank was bound to.
             .filter(|(rank, _)| rank.metadata.tracing.is_none())
             .filter_map(|(rank, profile)| {
                 Some(BoundRank {
@@ -76,7 +76,7 @@ impl<'a> JobContent<'a> {
         &self.job.ranks[position]
     }
 
-    /// `ranks 3 and 41`.
+    /// Words such as `ranks 3 and 41`.
     fn ranks_of(&self, members: &[usize]) -> String {
         rank_words(&self.numbers(members))
     }
@@ -88,7 +88,7 @@ impl<'a> JobContent<'a> {
             .collect()
     }
 
-    /// Number of each rank's group, from 0; nothing of those with too few samples.
+    /// Number of each rank's group, from 0; `None` for ranks with too few samples.
     fn group_numbers(&self) -> Vec<Option<usize>> {
         let mut numbers = vec![None; self.profiles.len()];
         for (number, group) in self.groups.groups.iter().enumerate() {
@@ -99,11 +99,11 @@ impl<'a> JobContent<'a> {
         numbers
     }
 
-    /// What a group does otherwise than the largest one does, in a sentence.
+    /// Differences of a group from the largest group, in a sentence.
     fn outlier(&self, number: usize) -> String {
         let (most, group) = (&self.groups.groups[0], &self.groups.groups[number]);
         let differences = group.differences(most);
-        // Where all is more remote, so are its objects.
+        // If all accesses are more remote, remote accesses to single objects are no additional difference.
         let is_remote = |difference: &&Difference| matches!(difference, Difference::Remote { .. });
         let says_all = differences.iter().any(|difference| is_remote(&difference));
         let named = differences.iter().filter(|difference| {
@@ -157,7 +157,7 @@ impl<'a> JobContent<'a> {
         }
     }
 
-    /// `bound to node 1 with memory on node 0`, where all of these ranks are so.
+    /// Words such as `bound to node 1 with memory on node 0`, if this is true of all members.
     fn placement(&self, members: &[usize]) -> Option<String> {
         let mut places = members.iter().map(|&position| {
             let profile = &self.profiles[position];
@@ -180,7 +180,7 @@ impl<'a> JobContent<'a> {
     }
 }
 
-/// The fewest nodes that together have most of the samples.
+/// The smallest set of nodes with most of the samples.
 fn most_nodes(by_node: impl Iterator<Item = (NodeId, f64)>) -> Option<NodeList> {
     let mut descending: Vec<(NodeId, f64)> = by_node.collect();
     let all: f64 = descending.iter().map(|(_, samples)| samples).sum();
@@ -197,7 +197,7 @@ fn most_nodes(by_node: impl Iterator<Item = (NodeId, f64)>) -> Option<NodeList> 
     (all > 0.0).then(|| chosen.into_iter().collect())
 }
 
-/// `node 1`, `nodes 0-1`.
+/// Words such as `node 1` or `nodes 0-1`.
 fn nodes(list: &NodeList) -> String {
     match list.as_slice() {
         [only] => format!("node {only}"),
@@ -205,29 +205,28 @@ fn nodes(list: &NodeList) -> String {
     }
 }
 
-/// What the ranks of a host did together.
+/// Sums over the ranks of a host.
 #[derive(Clone, Debug, Default)]
 struct Host {
     ranks: Vec<usize>,
     total: ObjectUse,
-    /// Greatest of the ranks' shares of time lost.
+    /// Maximum of the ranks' shares of lost time.
     lost_share: f64,
-    /// Most bytes that its ranks had, each at its own time; nothing where not recorded.
+    /// Sum of the ranks' maximum memory in bytes; `None` if it was not recorded.
     memory_bytes: Option<u64>,
-    /// Nodes whose memory was used; empty where not known.
+    /// Nodes whose memory was used; empty if they are not known.
     nodes: BTreeMap<NodeId, HostNode>,
 }
 
-/// A memory node of a host.
 #[derive(Clone, Debug, Default)]
 struct HostNode {
-    /// What was done to its memory.
+    /// Accesses to the node's memory.
     used: ObjectUse,
-    /// How much of the ranks' memory is there; nothing where not recorded.
+    /// Memory of the ranks on the node; `None` if it was not recorded.
     memory_bytes: Option<u64>,
 }
 
-/// Adds bytes where they are known.
+/// Adds bytes, if they are known.
 fn add_bytes(sum: &mut Option<u64>, bytes: Option<u64>) {
     if let Some(bytes) = bytes {
         *sum = Some(sum.unwrap_or(0).saturating_add(bytes));
@@ -253,7 +252,7 @@ impl JobContent<'_> {
     }
 }
 
-/// CPUs that a rank was bound to, as the kernel lists them; `?` where not known.
+/// CPUs to which a rank was bound, as the kernel lists them; `?` if they are not known.
 fn cpus(binding: Option<&Binding>) -> String {
     binding.map_or_else(|| "?".to_owned(), |binding| printable(&binding.cpus))
 }

@@ -1,4 +1,4 @@
-//! The report of a job as text: groups of ranks and who is not like them, or a row for each rank or host.
+//! Text of a job's report: groups of ranks with outliers, or a row for each rank, host or node.
 
 use anstyle::Style;
 use nearpage_attribution::{ObjectUse, RankGroup};
@@ -12,25 +12,25 @@ use nearpage_amount::{bytes, count, counted, percent, time};
 
 /// Objects with a smaller share of a group's accesses are left out.
 const SHARE_MIN: f64 = 0.01;
-/// What is not known.
+/// Cell of an unknown figure.
 const UNKNOWN: &str = "?";
 
-/// What a row of a job's report is.
+/// Rows of a job's report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobBy {
-    /// Ranks that behave alike, and the objects of each group.
+    /// Groups of ranks that behave alike, with the objects of each group.
     #[default]
     Group,
-    /// A rank.
+    /// Ranks.
     Rank,
-    /// A host.
+    /// Hosts.
     Host,
-    /// A node of a host, and what was done to its memory.
+    /// Nodes of hosts, with the accesses to their memory.
     Node,
 }
 
-/// The report, with the options' width, rows of each table and colour. Colour shows remote shares, time lost, and
-/// ranks that are not like most.
+/// Text of the report, with the options' width, number of rows and colour. Colour marks remote shares, lost time, and
+/// ranks that differ from most.
 pub fn job_text(content: &JobContent, by: JobBy, options: &TextOptions) -> String {
     let mut text = heading(content, options.width);
     text.push('\n');
@@ -80,7 +80,7 @@ fn memory(known: Option<u64>) -> String {
     known.map_or_else(|| UNKNOWN.to_owned(), bytes)
 }
 
-/// A share, in colour where so much of it is remote or lost.
+/// A share, coloured if it is high.
 fn alarming(share: f64, options: &TextOptions) -> String {
     painted(&percent(share), alarm(share), options.colour)
 }
@@ -124,7 +124,7 @@ fn groups(content: &JobContent, options: &TextOptions, text: &mut String) {
     }
 }
 
-/// The mean of the ranks' shares.
+/// Mean over the group's ranks of the share of lost time.
 fn lost(content: &JobContent, group: &RankGroup) -> String {
     let shares = group
         .members
@@ -327,7 +327,7 @@ fn nodes(content: &JobContent, options: &TextOptions, text: &mut String) {
 }
 
 fn table(mut columns: Vec<Column>, title: &str, names: &[String], width: usize, text: &mut String) {
-    // Machines with one memory node have nothing to say there.
+    // Columns without known cells are left out, such as nodes on machines with one memory node.
     columns.retain(|column| column.cells.iter().any(|cell| cell != UNKNOWN));
     write_lines(columns, title, names, width, text);
 }

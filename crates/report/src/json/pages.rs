@@ -1,4 +1,4 @@
-//! Who did what to each page of an object.
+//! Accesses to each page of an object.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use super::ThreadUse;
 /// A page of an object.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct PageForm {
-    /// Offset in the object's pages.
+    /// Offset of the page in the object's pages.
     at_bytes: u64,
-    /// Its size: the page size, or a multiple of it in large objects.
+    /// Size of the page: the machine's page size, or a multiple in large objects.
     page_bytes: u64,
-    /// By kernel thread id: the row of the matrix of pages and threads.
+    /// Accesses by kernel thread id: the row of the matrix of pages and threads.
     threads: BTreeMap<u32, ThreadUse>,
 }
 
-/// Adds loads, stores and cost of a thread.
+/// Adds loads, stores and cost to a thread's sums.
 pub(super) fn add_use(
     threads: &mut BTreeMap<u32, ThreadUse>,
     tables: &Tables,
@@ -35,7 +35,7 @@ pub(super) fn add_use(
     }
 }
 
-/// Who did what to each page, initialisation included.
+/// Accesses to each page, including initialisation.
 pub(super) fn pages(tables: &Tables, group: &ObjectGroup) -> Vec<PageForm> {
     let affinity = &group.affinity;
     let mut by_page: BTreeMap<u32, BTreeMap<u32, ThreadUse>> = BTreeMap::new();

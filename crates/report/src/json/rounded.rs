@@ -1,12 +1,12 @@
-//! Parts of a whole as whole numbers.
+//! Rounding of parts to whole numbers that add up.
 
-/// The same of an array.
+/// Rounds the parts in an array as [`rounded`] does.
 pub(crate) fn whole_parts<const N: usize>(parts: [f64; N]) -> [u64; N] {
     let rounded = rounded(&parts);
     std::array::from_fn(|at| rounded[at])
 }
 
-/// Rounds parts so that they add up to the rounded sum: those with the largest remainders go up.
+/// Rounds parts so that they add up to the rounded sum: the parts with the largest remainders are rounded up.
 pub(crate) fn rounded(parts: &[f64]) -> Vec<u64> {
     let mut whole: Vec<u64> = parts.iter().map(|part| part.floor() as u64).collect();
     let missing = (parts.iter().sum::<f64>().round() as u64).saturating_sub(whole.iter().sum());

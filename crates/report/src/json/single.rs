@@ -1,4 +1,4 @@
-//! One object's row.
+//! JSON of one object.
 
 use nearpage_attribution::{Attribution, Names, ObjectGroup};
 use nearpage_recording::Tables;
@@ -6,8 +6,8 @@ use nearpage_recording::Tables;
 use super::object;
 use crate::{GroupBy, Locate};
 
-/// The row that [`json`](crate::json()) has of the object at a position of the attribution's, but for how sure its pattern
-/// is; none where there is no such object.
+/// The row that [`json`](crate::json()) writes for the object at a position in the attribution, without the confidence
+/// of its pattern; `None` if there is no such object.
 pub fn object_json(
     attribution: &Attribution,
     tables: &Tables,

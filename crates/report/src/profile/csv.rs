@@ -1,4 +1,4 @@
-//! A table with a row per access.
+//! CSV with a row for each access.
 
 use std::io::{self, Write};
 
@@ -66,7 +66,7 @@ impl Writer for Csv {
     }
 }
 
-/// In quotes where it has to be.
+/// Quotes a cell if necessary.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

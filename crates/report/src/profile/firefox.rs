@@ -1,8 +1,8 @@
-//! Firefox Profiler's processed format. A stack is, from the root: object, node, function with what
-//! was inlined, level; levels are categories. A sample's weight is the time lost, in milliseconds (`tracing-ms`).
+//! Firefox Profiler's processed format. A stack consists of, from the root: object, node, function with inlined
+//! functions, level; levels are categories. A sample's weight is the time lost, in milliseconds (`tracing-ms`).
 //!
-//! The library writes weights as whole numbers, and frames without file and line. Weights are therefore numbers of
-//! accesses, and functions numbers behind a control character, until [`Firefox::complete`] puts in what they stand for.
+//! The library writes weights as whole numbers, and frames without file and line. Therefore weights are first written
+//! as numbers of accesses, and functions as numbers after a control character; [`Firefox::complete`] replaces both.
 
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
@@ -30,12 +30,12 @@ const LEVELS: [(Level, CategoryColor); 8] = [
     (Level::RemoteCache, CategoryColor::Orange),
 ];
 
-/// What stands before the number of a function. No name has it: they are fit to print.
+/// Prefix of a function's number. No name contains this character, because names are made printable.
 const FUNCTION: char = '\u{1}';
 
 pub(super) struct Firefox<'a> {
     recording: &'a Recording,
-    /// Time lost, in milliseconds, by number of the access.
+    /// Time lost in milliseconds, by number of the access.
     weights_ms: Vec<f64>,
     functions: Vec<Function>,
     numbers: FxHashMap<Function, usize>,
@@ -61,7 +61,7 @@ impl<'a> Firefox<'a> {
             started.into(),
             SamplingInterval::from_nanos(interval_ns as u64),
         );
-        // Names are looked up here already.
+        // Names are looked up here, so the profiler need not look them up.
         profile.set_symbolicated(true);
         let categories =
             LEVELS.map(|(level, color)| profile.add_category(level_name(level), color).into());
@@ -108,7 +108,7 @@ impl<'a> Firefox<'a> {
         handle
     }
 
-    /// What stands for a function until the end.
+    /// Placeholder for a function, which [`Firefox::complete`] replaces.
     fn placeholder(&mut self, function: &Function) -> String {
         let next = self.functions.len();
         let number = *self.numbers.entry(function.clone()).or_insert(next);
@@ -118,7 +118,7 @@ impl<'a> Firefox<'a> {
         format!("{FUNCTION}{number}")
     }
 
-    /// Puts weights, files and lines into a thread.
+    /// Replaces the placeholders for weights and functions in a thread.
     fn complete(&self, thread: &mut Value) {
         for weight in each(&mut thread["samples"]["weight"]) {
             let number = weight
@@ -150,7 +150,7 @@ impl<'a> Firefox<'a> {
                 thread["funcTable"]["fileName"][at] = json!(file);
             }
         }
-        // Lines of one function are frames of it, and not functions of their own.
+        // Lines of one function are frames of that function, not separate functions.
         let mut first: FxHashMap<(&str, &str), usize> = FxHashMap::default();
         let frames = thread["frameTable"]["func"].as_array().map_or(0, Vec::len);
         for frame in 0..frames {

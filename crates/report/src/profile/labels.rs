@@ -1,4 +1,4 @@
-//! What an access was: object, nodes, level, function.
+//! Labels of an access: object, nodes, level and function.
 
 use nearpage_attribution::{FoundObject, Names, ObjectIndex, Search};
 use nearpage_machine::NodeId;
@@ -9,10 +9,10 @@ use rustc_hash::FxHashMap;
 
 use crate::printable;
 
-/// An access with its names.
+/// An access with its labels.
 pub(super) struct Labelled<'a> {
     pub access: Access,
-    /// Absent where the recording has no such thread.
+    /// `None` if the recording does not have the thread.
     pub thread: Option<&'a Thread>,
     pub object: &'a str,
     pub object_kind: &'static str,
@@ -20,45 +20,44 @@ pub(super) struct Labelled<'a> {
     pub object_address: Option<u64>,
     /// Node of the CPU.
     pub cpu_node: Option<NodeId>,
-    /// Node that the memory is on, as far as page or level tell, or the machine's only one.
+    /// Node of the memory, from the page or the level, or the only node of the machine.
     pub node: Option<NodeId>,
     /// Number of `code`.
     pub code_number: u32,
     pub code: &'a Code,
 }
 
-/// An instruction.
 #[derive(Clone, Debug)]
 pub(super) struct Code {
     pub module: Option<ModuleId>,
-    /// File name of the module; `[unknown]`.
+    /// File name of the module, or `[unknown]`.
     pub module_name: String,
-    /// Virtual address in the module's file; absolute without one.
+    /// Virtual address in the module's file; without a module, the address in memory.
     pub offset: u64,
-    /// Innermost first, never empty.
+    /// Functions from the innermost outward; never empty.
     pub functions: Vec<Function>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Function {
-    /// As far as it is known; else module and offset.
+    /// Name of the function; if unknown, module and offset.
     pub name: String,
     pub file: String,
     /// 0: not known.
     pub line: u32,
 }
 
-/// Names for all accesses of a recording.
+/// Labels for all accesses of a recording.
 pub(super) struct Labels<'a> {
     recording: &'a Recording,
     pub index: ObjectIndex,
     names: Vec<String>,
 }
 
-/// The instructions seen so far.
+/// Instructions seen so far.
 pub(super) struct CodeTable {
     symbols: Symbols,
-    /// By process and address: number, and when that holds.
+    /// Number of the instruction by process and address, with the range of time in which the number is valid.
     numbers: FxHashMap<(u32, u64), (u32, u64, u64)>,
     by_place: FxHashMap<(Option<ModuleId>, u64), u32>,
     all: Vec<Code>,
@@ -80,7 +79,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Calls `each` with the access and its names.
+    /// Calls `each` with the labelled access.
     pub fn with<T>(
         &self,
         codes: &mut CodeTable,
@@ -205,12 +204,11 @@ fn function(frame: &Frame, module: &str) -> Function {
     }
 }
 
-/// `node 0`, `node unknown`.
+/// Words such as `node 0` or `node unknown`.
 pub(super) fn node_name(node: Option<NodeId>) -> String {
     node.map_or_else(|| "node unknown".to_owned(), |node| format!("node {node}"))
 }
 
-/// `load`, `store`, `fetch`.
 pub(super) fn access_name(kind: AccessKind) -> &'static str {
     match kind {
         AccessKind::Load => "load",
@@ -219,7 +217,7 @@ pub(super) fn access_name(kind: AccessKind) -> &'static str {
     }
 }
 
-/// What served it, in words.
+/// Words for the cache or memory that served an access.
 pub(super) fn level_name(level: Level) -> &'static str {
     match level {
         Level::Unknown => "level unknown",
@@ -233,7 +231,7 @@ pub(super) fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// What served it, in words; empty where that is not known.
+/// Words for the cache or memory that served an access; empty if unknown.
 pub(super) fn known_level_name(level: Level) -> &'static str {
     match level {
         Level::Unknown => "",

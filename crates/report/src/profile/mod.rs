@@ -1,9 +1,8 @@
-//! A recording's accesses as a profile, each labelled with object, node and level, for the viewers
-//! that people already use.
+//! Writes a recording's accesses as a profile for common viewers. Each access is labelled with object, node and level.
 //!
-//! [`Labels`] names object, node and level of an access; each format has a file that writes them. Where a recording has
-//! more accesses than wanted, one of every N is written, drawn at random, and stands for the N. The number that was left out
-//! is returned. pprof and OTLP add accesses up, so they get all of them.
+//! [`Labels`] names object, node and level of an access; each format has a file that writes the labels. If a recording
+//! has more accesses than requested, one of every N accesses is written, drawn at random, and stands for the N. The
+//! number of omitted accesses is returned. pprof and OTLP sum accesses, so they get all of them.
 
 mod csv;
 mod firefox;
@@ -24,11 +23,11 @@ pub use self::table::write_labelled_table;
 
 use self::labels::{CodeTable, Labelled, Labels};
 
-/// How a profile is written.
+/// Format of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProfileFormat {
-    /// Text as `perf script` prints it, a call chain of functions, then the object, to each sample:
-    /// for stackcollapse-perf.pl, speedscope, and for `nearpage import`.
+    /// Text as `perf script` prints it, for stackcollapse-perf.pl, speedscope and `nearpage import`. The call chain of
+    /// a sample has the functions, then the object.
     PerfScript,
     /// A table with a header (RFC 4180).
     Csv,
@@ -36,18 +35,18 @@ pub enum ProfileFormat {
     Firefox,
     /// Go's pprof: a gzipped protocol buffer.
     Pprof,
-    /// OpenTelemetry's profiles: a protocol buffer, as collectors take it by HTTP.
+    /// OpenTelemetry's profiles: a protocol buffer, which collectors accept by HTTP.
     Otlp,
     /// Chrome's trace event format, JSON, which Perfetto reads.
     Perfetto,
 }
 
-/// What became of the accesses.
+/// Numbers of written and omitted accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProfileCounts {
-    /// Written, or added up.
+    /// Accesses that were written, or summed.
     pub accesses: u64,
-    /// Left out; those that were written stand for them.
+    /// Omitted accesses, which the written accesses stand for.
     pub dropped: u64,
 }
 
@@ -62,18 +61,18 @@ pub enum ProfileError {
     Write(#[from] io::Error),
 }
 
-/// Takes labelled accesses and writes them, at once or in the end.
+/// Takes labelled accesses, and writes them at once or at the end.
 trait Writer {
     fn access(&mut self, access: &Labelled<'_>, out: &mut dyn Write) -> io::Result<()>;
 
-    /// `sampled`: how many accesses each stands for, where more than one.
+    /// `sampled`: a note if each access stands for several.
     fn finish(self: Box<Self>, sampled: Option<&str>, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// Writes at most `accesses_max` accesses of `recording` (pprof and OTLP: all, added up) to `out`.
+/// Writes at most `accesses_max` accesses of `recording` to `out`. pprof and OTLP get the sums of all accesses.
 ///
 /// # Errors
-/// A damaged recording, or an error of `out`.
+/// The recording is damaged, or writing to `out` fails.
 pub fn write_profile(
     recording: &Recording,
     format: ProfileFormat,
@@ -110,7 +109,7 @@ pub fn write_profile(
     Ok(written)
 }
 
-/// Calls `take` with one of every `every` accesses, which stands for all of them.
+/// Calls `take` with one of every `every` accesses, which stands for the `every` accesses.
 fn for_each_labelled(
     recording: &Recording,
     every: u64,
@@ -141,8 +140,8 @@ fn for_each_labelled(
     Ok(written)
 }
 
-/// One of every `every` neighbours, at random so that no loop stays in step (Fibonacci hashing of
-/// the neighbourhood's number).
+/// Is this access chosen among its group of `every` neighbours? The choice is random (Fibonacci hashing of the group's
+/// number), so that it stays out of step with loops.
 fn chosen(number: u64, every: u64) -> bool {
     let hash = (number / every)
         .wrapping_add(1)

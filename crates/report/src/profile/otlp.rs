@@ -1,8 +1,9 @@
-//! OpenTelemetry's profiles (`ProfilesData` of `opentelemetry/proto/profiles/v1development`), which are bytes that a collector
-//! takes by HTTP. Two profiles, accesses and time lost, have the same samples: accesses of one instruction with the same
-//! attributes. The specification is in development; this is the form of version 1.10.
+//! OpenTelemetry's profiles (`ProfilesData` of `opentelemetry/proto/profiles/v1development`), as bytes that a collector
+//! accepts by HTTP. The two profiles, accesses and time lost, have the same samples: accesses of one instruction with
+//! equal attributes. The specification is in development; this is the form of version 1.10.
 //!
-//! Attributes have names of OpenTelemetry's conventions where there are such, and begin with `nearpage.` otherwise.
+//! Attributes have the names of OpenTelemetry's conventions if there are such names, and otherwise begin with
+//! `nearpage.`.
 
 mod dictionary;
 mod running;
@@ -78,7 +79,7 @@ impl Otlp<'_> {
         }
     }
 
-    /// What a sample is of.
+    /// Attributes of a sample.
     fn attributes(&self, dictionary: &mut Dictionary, key: &Key) -> Vec<i32> {
         let (object, object_kind) = self.sums.object(key);
         let mut attributes = place_attributes(&Place {
@@ -102,7 +103,7 @@ impl Otlp<'_> {
     }
 }
 
-/// A sample of both profiles.
+/// A sample of both profiles: its accesses and its time lost.
 struct Row {
     stack: i32,
     attributes: Vec<i32>,
@@ -110,14 +111,14 @@ struct Row {
     cost_ns: f64,
 }
 
-/// When a profile was taken.
+/// Time range of a profile.
 #[derive(Clone, Copy)]
 struct Span {
     begin_unix_ns: u64,
     duration_ns: u64,
 }
 
-/// Which memory an access was to, from where.
+/// Memory of an access, and the CPU's node.
 struct Place<'a> {
     object: &'a str,
     object_kind: &'a str,
@@ -138,7 +139,7 @@ fn place_attributes(place: &Place<'_>) -> Vec<(&'static str, AnyValue)> {
     ]
 }
 
-/// Time lost and accesses, of the same samples.
+/// Profiles of time lost and of accesses, with the same samples.
 fn resource_profiles(
     resource: Resource,
     rows: &[Row],
@@ -191,7 +192,7 @@ fn number(value: u32) -> AnyValue {
     }
 }
 
-/// What the recording is of: program, host, and whose it was.
+/// Resource of a recording: program, host, and origin.
 fn resource(recording: &Recording) -> Resource {
     let metadata = &recording.metadata;
     let program = metadata.command.first();

@@ -1,6 +1,6 @@
-//! Text as `perf script` prints it. The address has object and node where perf prints symbol and
-//! file, the call chain is the function with what was inlined, and outermost the object. Latencies
-//! are nanoseconds, which a processor of 1 GHz stands for. Comments carry the rest of the recording for `import`.
+//! Text as `perf script` prints it. Object and node stand for the symbol and file of the address. The call chain has
+//! the function with inlined functions, and outermost the object. Latencies are nanoseconds, which equal cycles of a 1
+//! GHz processor. Comments contain further data of the recording for `import`.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! Chrome's trace event format: each access an instant event on its thread's track, and for each
-//! memory node and level a counter of the time lost, summed over a five-hundredth of the recording.
+//! Chrome's trace event format. Each access is an instant event on its thread's track. Each memory node and level has a
+//! counter of the time lost, summed over a five-hundredth of the recording.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ const BUCKETS: u64 = 500;
 pub(super) struct Perfetto {
     begin_ns: u64,
     bucket_ns: u64,
-    /// By bucket, node and level: nanoseconds.
+    /// Nanoseconds lost, by node and level, then by bucket.
     lost: BTreeMap<(String, &'static str), BTreeMap<u64, f64>>,
 }
 
@@ -87,7 +87,7 @@ impl Writer for Perfetto {
             };
             for (bucket, ns) in buckets {
                 count(*bucket, *ns)?;
-                // Back to nothing, unless the next one follows.
+                // The counter returns to 0, unless the next bucket follows.
                 if !buckets.contains_key(&(bucket + 1)) {
                     count(bucket + 1, 0.0)?;
                 }

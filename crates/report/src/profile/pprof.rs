@@ -1,6 +1,6 @@
-//! Go's pprof (proto/profile.proto of github.com/google/pprof), gzipped. Accesses of one
-//! instruction with the same labels are one sample; labels: object, object kind, node, CPU node,
-//! level, kind, thread. `go tool pprof -tagroot object,node` shows the objects as roots.
+//! Go's pprof (proto/profile.proto of github.com/google/pprof), gzipped. Accesses of one instruction with equal labels
+//! are one sample. Labels are object, object kind, node, CPU node, level, kind and thread. `go tool pprof -tagroot
+//! object,node` shows the objects as roots.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ use super::Writer;
 use super::labels::{Code, Function as CodeFunction, Labelled};
 use super::sums::{Sum, Sums};
 
-/// The parts of profile.proto that are written, with its numbers.
+/// The parts of profile.proto that are written, with its field numbers.
 mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Profile {
@@ -117,7 +117,7 @@ pub(super) struct Pprof<'a> {
     strings: FxHashMap<String, i64>,
     functions: FxHashMap<CodeFunction, u64>,
     modules: FxHashMap<ModuleId, u64>,
-    /// Position in `profile.location` + 1, by number of the code.
+    /// Position in `profile.location` + 1, by number of the instruction.
     locations: FxHashMap<u32, u64>,
     sums: Sums,
 }
@@ -133,7 +133,7 @@ impl<'a> Pprof<'a> {
             locations: FxHashMap::default(),
             sums: Sums::default(),
         };
-        // The first is the empty one, by definition.
+        // The format requires that the first string is empty.
         pprof.string("");
         for (type_, unit) in [("accesses", "count"), ("time", "nanoseconds")] {
             let (type_, unit) = (pprof.string(type_), pprof.string(unit));
@@ -177,7 +177,7 @@ impl<'a> Pprof<'a> {
             memory_limit: u64::MAX,
             filename: self.string(&readable(&recorded.path)),
             build_id: self.string(&recorded.build_id),
-            // All that can be known is; pprof is not to look for more.
+            // The profile is fully symbolised, so pprof need not look up names.
             has_functions: true,
             has_filenames: true,
             has_line_numbers: true,
@@ -228,8 +228,9 @@ impl<'a> Pprof<'a> {
         id
     }
 
-    /// pprof takes the first mapping for the program: that of the process with most time lost, by the name of its
-    /// first thread, which the kernel cuts.
+    /// Moves the program's mapping to the front, because pprof takes the first mapping for the program. The program is
+    /// that of the process with the most time lost. It is found by the name of its first thread, which the kernel
+    /// truncates.
     fn put_program_first(&mut self, sums: &Sums) {
         let tables = &self.recording.tables;
         let mut lost_ns: FxHashMap<u32, i64> = FxHashMap::default();

@@ -1,4 +1,4 @@
-//! Accesses of one instruction with the same labels, added up: samples of formats that know no single accesses.
+//! Sums of the accesses of one instruction with equal labels, for formats without individual accesses.
 
 use nearpage_machine::NodeId;
 use nearpage_recording::{AccessKind, Level, Recording, ThreadIndex};
@@ -6,10 +6,10 @@ use rustc_hash::FxHashMap;
 
 use super::labels::{Code, Labelled, access_name, level_name, node_name};
 
-/// What makes accesses one sample.
+/// Properties that the accesses of a sample have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    /// Of the instruction, in [`Sums::codes`].
+    /// Number of the instruction in [`Sums::codes`].
     pub code: u32,
     object: u32,
     object_kind: &'static str,
@@ -20,17 +20,17 @@ pub(super) struct Key {
     pub thread: ThreadIndex,
 }
 
-/// A sample.
+/// Sum of the accesses of a sample.
 pub(super) struct Sum {
     pub key: Key,
     pub accesses: f64,
     pub cost_ns: f64,
 }
 
-/// All accesses, added up.
+/// Sums of all accesses.
 #[derive(Default)]
 pub(super) struct Sums {
-    /// In order of appearance.
+    /// Samples in order of appearance.
     pub rows: Vec<Sum>,
     by_key: FxHashMap<Key, usize>,
     /// Instructions, by number.
@@ -40,7 +40,6 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Adds an access.
     pub fn add(&mut self, labelled: &Labelled<'_>) {
         let access = &labelled.access;
         let object = match self.object_numbers.get(labelled.object) {
@@ -85,7 +84,7 @@ impl Sums {
         (&self.objects[key.object as usize], key.object_kind)
     }
 
-    /// What a sample is of, in words: names of labels and their values. The thread has its name and number.
+    /// Labels of a sample: names and values. The thread's value is its name and number.
     pub fn labels(&self, key: &Key, recording: &Recording) -> [(&'static str, String); 7] {
         let thread = recording.tables.threads.get(key.thread.0 as usize);
         let thread = thread.map_or_else(

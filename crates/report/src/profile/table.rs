@@ -7,11 +7,11 @@ use nearpage_recording::{LabelledAccess, LabelledTable, Recording};
 use super::labels::{Labelled, access_name, known_level_name};
 use super::{ProfileError, for_each_labelled};
 
-/// Writes all accesses of `recording`, each with its names, as `accesses.parquet` to the existing `folder`, and returns
+/// Writes all accesses of `recording` with their labels as `accesses.parquet` into the existing `folder`, and returns
 /// their number.
 ///
 /// # Errors
-/// A damaged recording, or a folder that cannot be written.
+/// The recording is damaged, or the folder cannot be written.
 pub fn write_labelled_table(recording: &Recording, folder: &Path) -> Result<u64, ProfileError> {
     let mut table = LabelledTable::create(folder)?;
     let written = for_each_labelled(recording, 1, |labelled| Ok(table.row(&row(labelled))?))?;

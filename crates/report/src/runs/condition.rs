@@ -5,13 +5,13 @@ use std::str::FromStr;
 
 use super::{RunsError, Setting};
 
-/// What `--fail-if` is told.
+/// A condition of `--fail-if`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     figure: Figure,
     is_below: bool,
     limit: Limit,
-    /// As it was typed.
+    /// The condition as typed.
     text: String,
 }
 
@@ -24,9 +24,9 @@ enum Figure {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
-    /// Nanoseconds, or a share.
+    /// An absolute limit: nanoseconds, or a share.
     Of(f64),
-    /// Above the figure before: a share of the time, or a difference of shares.
+    /// A change against the first setting: a share of the time, or a difference of shares.
     Change(f64),
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// Does it hold for the medians of a setting?
+    /// Does the condition hold for the medians of a setting?
     pub(super) fn holds(&self, before: &Setting, after: &Setting) -> Result<bool, RunsError> {
         let found = self.figure_of(after)?;
         let limit = match (self.limit, self.figure) {

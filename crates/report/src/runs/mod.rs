@@ -1,4 +1,4 @@
-//! How runs of a program differ: time, local share and objects, with the range over repetitions.
+//! Comparison of a program's runs: time, local share and objects, with the range over repetitions.
 
 mod condition;
 mod text;
@@ -13,21 +13,21 @@ use serde::Serialize;
 pub use condition::Condition;
 pub use text::runs_text;
 
-/// An object changed if its share of the cost or its local share differs by as much.
+/// Minimum change of an object's share of the cost, or of its local share, that counts as a change.
 const CHANGE_MIN: f64 = 0.05;
 
-/// What is compared of one recorded run.
+/// Figures of one recorded run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Its folder.
+    /// Folder of the recording.
     recording: String,
-    /// Elapsed time of what was recorded.
+    /// Elapsed time of the recording.
     elapsed_ns: f64,
-    /// How many accesses its figures come from.
+    /// Number of accesses behind the figures.
     accesses: f64,
-    /// Accesses of objects, by weight: all whose page's node is known, and of these, local ones.
+    /// Accesses to objects, by weight.
     nodes: KnownNodes,
-    /// By display name.
+    /// Objects by display name.
     objects: BTreeMap<String, RunObject>,
 }
 
@@ -37,12 +37,12 @@ struct RunObject {
     nodes: KnownNodes,
 }
 
-/// Accesses by weight.
+/// Accesses by weight, for which the page's node is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct KnownNodes {
-    /// Those whose page's node is known.
+    /// All accesses to pages whose node is known.
     known: f64,
-    /// Of these: from a CPU of another node.
+    /// Part of `known` from CPUs of another node.
     remote: f64,
 }
 
@@ -58,7 +58,7 @@ impl KnownNodes {
 }
 
 impl Run {
-    /// Of a recording, named as it was typed.
+    /// Figures of a recording; `name` is the folder as typed.
     pub fn new(name: String, recording: &Recording, attribution: &Attribution) -> Self {
         let metadata = &recording.metadata;
         let names = Names::new(&recording.tables, &attribution.objects);
@@ -81,19 +81,19 @@ impl Run {
     }
 }
 
-/// A figure of several runs.
+/// A figure's distribution over several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 struct Spread {
-    /// Of an even number of runs: the mean of the two in the middle.
+    /// Median; for an even number of runs, the mean of the two middle figures.
     median: f64,
-    /// The least.
+    /// Minimum.
     minimum: f64,
-    /// The most.
+    /// Maximum.
     maximum: f64,
 }
 
 impl Spread {
-    /// None of no figures.
+    /// Distribution of figures; `None` without figures.
     fn of(figures: impl Iterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = figures.collect();
         sorted.sort_by(f64::total_cmp);
@@ -110,51 +110,51 @@ impl Spread {
         })
     }
 
-    /// Do the ranges have no figure in common?
+    /// Do the ranges not overlap?
     fn is_apart_from(&self, other: &Self) -> bool {
         self.maximum < other.minimum || other.maximum < self.minimum
     }
 }
 
-/// Repetitions of one setting.
+/// Repeated runs of one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 struct Setting {
-    /// Their recordings.
+    /// Folders of the recordings.
     recordings: Vec<String>,
-    /// Elapsed time of what was recorded.
+    /// Elapsed time of the recordings.
     elapsed_ns: Spread,
-    /// Share of the accesses to objects that were to the CPU's own node, 0 to 1; null: no page's node was recorded.
+    /// Share of accesses to objects that were local, 0 to 1; null: no page's node was recorded.
     local_share: Option<Spread>,
 }
 
-/// An object that is used otherwise than before.
+/// An object with a changed use.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 struct ChangedObject {
-    /// Its display name.
+    /// Display name of the object.
     name: String,
-    /// Its share of the cost of all objects, 0 to 1; null: no run before has the object.
+    /// Share of the cost of all objects, 0 to 1, in the first setting; null: no run has the object.
     cost_share_before: Option<Spread>,
-    /// The same after.
+    /// Share of the cost of all objects in the other setting.
     cost_share_after: Option<Spread>,
-    /// Share of its accesses that were local, 0 to 1; null: unknown.
+    /// Local share of the object's accesses, 0 to 1, in the first setting; null: unknown.
     local_share_before: Option<Spread>,
-    /// The same after.
+    /// Local share of the object's accesses in the other setting.
     local_share_after: Option<Spread>,
 }
 
-/// A setting against the first one.
+/// A setting compared with the first setting.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 struct SettingChange {
     #[serde(flatten)]
     setting: Setting,
-    /// Change of the median time as a share of the time before: -0.2 is a fifth less.
+    /// Change of the median time, as a share of the first setting's: -0.2 is a fifth less.
     elapsed_change: f64,
     /// Change of the median local share: 0.1 is ten points more; null: unknown.
     local_change: Option<f64>,
-    /// Do all its runs differ in time from all runs before, the same way?
+    /// Are all runs faster, or all slower, than every run of the first setting?
     elapsed_ranges_apart: bool,
-    /// Objects whose share of the cost or whose local share changed by 5 points or more, by more than repetitions differ,
-    /// and by more than twice the standard error of so few accesses; largest change first.
+    /// Objects whose share of the cost or local share changed by 5 points or more. The change is also larger than
+    /// differences between repetitions, and than twice its standard error. Largest change first.
     objects: Vec<ChangedObject>,
     /// Conditions of `--fail-if` that hold.
     failed: Vec<String>,
@@ -165,23 +165,23 @@ struct SettingChange {
 pub struct RunComparison {
     /// Version of this form.
     version: u32,
-    /// What the others are compared with.
+    /// The first setting.
     before: Setting,
-    /// The others, in the order in which they were named.
+    /// The other settings, in the order in which they were named.
     after: Vec<SettingChange>,
 }
 
 /// Why runs cannot be compared.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RunsError {
-    /// A condition on the local share, where it is unknown.
+    /// A condition is on the local share, which is unknown.
     #[error(
         "{condition}: no page's node was recorded in {recordings}, so the local share is unknown"
     )]
     LocalUnknown {
-        /// As it was typed.
+        /// The condition as typed.
         condition: String,
-        /// Of the setting.
+        /// Recordings of the setting.
         recordings: String,
     },
 }
@@ -193,7 +193,7 @@ impl RunComparison {
     /// [`RunsError::LocalUnknown`].
     ///
     /// # Panics
-    /// If there is no setting, or one without a run.
+    /// If there is no setting, or a setting has no run.
     pub fn new(settings: &[Vec<Run>], conditions: &[Condition]) -> Result<Self, RunsError> {
         let (first, others) = settings.split_first().expect("a setting");
         let before = setting(first);
@@ -226,7 +226,7 @@ impl RunComparison {
         })
     }
 
-    /// Does a condition hold for a setting?
+    /// Does any condition hold for a setting?
     pub fn has_failed(&self) -> bool {
         self.after.iter().any(|after| !after.failed.is_empty())
     }
@@ -275,7 +275,7 @@ fn changed_objects(before: &[Run], after: &[Run]) -> Vec<ChangedObject> {
 }
 
 impl ChangedObject {
-    /// The larger change of share of the cost and local share; 0 where repetitions or chance explain it.
+    /// The larger change of the share of the cost and the local share; 0 if repetitions or chance explain the change.
     fn change(&self, accesses: [f64; 2]) -> f64 {
         const NOTHING: Spread = Spread {
             median: 0.0,
@@ -293,8 +293,8 @@ impl ChangedObject {
     }
 }
 
-/// How much a share of so many accesses changed; 0 where the ranges overlap, or the change is less than twice its standard
-/// error (of shares with one access more on either side, as a share of 0 or 1 is never certain).
+/// Change of a share of `accesses` accesses; 0 if the ranges overlap, or the change is less than twice its standard
+/// error. The error is computed with an additional access on either side, because a share of 0 or 1 is never certain.
 fn change([before, after]: [Spread; 2], accesses: [f64; 2]) -> f64 {
     let variance = |share: f64, count: f64| {
         let share = (share * count + 1.0) / (count + 2.0);

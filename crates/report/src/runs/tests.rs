@@ -34,7 +34,7 @@ fn conditions(texts: &[&str]) -> Vec<Condition> {
         .collect()
 }
 
-/// Times 10 s before and 12 s after; 60 % local before and 80 % after.
+/// The time is 10 s before and 12 s after; the local share is 60 % before and 80 % after.
 fn comparison(texts: &[&str]) -> RunComparison {
     let before = vec![
         run("a1", 9.0, &[("x", 1.0, 40.0)]),
@@ -120,7 +120,7 @@ fn objects_changed_whose_repetitions_differ_less_than_the_settings() {
         ["x", "y"],
         "x is more local and costs less, y is new"
     );
-    // Where repetitions differ as much as the settings, nothing is known to have changed.
+    // If repetitions differ as much as the settings, no change is reported.
     let before = vec![
         run("a1", 1.0, &[("x", 0.5, 10.0)]),
         run("a2", 1.0, &[("x", 0.8, 60.0)]),
@@ -128,7 +128,7 @@ fn objects_changed_whose_repetitions_differ_less_than_the_settings() {
     let after = vec![run("b", 1.0, &[("x", 0.7, 30.0)])];
     let compared = RunComparison::new(&[before, after], &[]).expect("nodes are known");
     assert_eq!(compared.after[0].objects, []);
-    // Of twelve accesses, three more are chance.
+    // With twelve accesses, a difference of three can be chance.
     let few = |share| Run {
         accesses: 12.0,
         ..run("few", 1.0, &[("x", share, 10.0)])

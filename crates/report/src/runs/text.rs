@@ -1,4 +1,4 @@
-//! A comparison of runs for a terminal.
+//! Text of a comparison of runs.
 
 use std::fmt::Write;
 
@@ -10,10 +10,10 @@ use crate::emphasis::{BAD, painted};
 use crate::printable::printable;
 use crate::table::{Column, wrapped, write_lines};
 
-/// Changed objects that are shown of each setting.
+/// Maximum number of changed objects for each setting.
 const OBJECTS_MAX: usize = 10;
 
-/// What changed from the first setting to each other one.
+/// Changes from the first setting to each other setting.
 pub fn runs_text(comparison: &RunComparison, width: usize, colour: bool) -> String {
     let settings: Vec<&Setting> = std::iter::once(&comparison.before)
         .chain(comparison.after.iter().map(|after| &after.setting))
@@ -125,7 +125,7 @@ fn column(title: &'static str, rank: u8, cells: Vec<String>) -> Column {
     Column { title, rank, cells }
 }
 
-/// The median, and the range where there is one.
+/// Median, with the range if the figures differ.
 fn spread(figures: &Spread, words: fn(f64) -> String) -> String {
     match figures.minimum < figures.maximum {
         true => format!(

@@ -1,4 +1,4 @@
-//! What happened in a simulation over time, and what each page did, as JSON.
+//! JSON of a simulation's timeline, and of movements of pages.
 
 use std::io;
 
@@ -8,61 +8,61 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{Formatter, PrettyFormatter};
 
-/// A page's nodes, a character each.
+/// Characters for nodes, one for each page.
 const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/";
 
-/// What pages did: all of the simulated time, marked phases or not.
+/// Movements of pages in all of the simulated time, including time outside marked phases.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MovementsOutput {
     /// Size of a page.
     pub page_bytes: u64,
     /// The first movements in order of time.
     pub kept: Vec<MovementRow>,
-    /// Movements that are not kept.
+    /// Number of movements that are not kept.
     pub omitted: u64,
     /// Pages that were touched, in order of process and address.
     pub extents: Vec<Extent>,
-    /// Pages that are not among them.
+    /// Number of pages that are not in `extents`.
     pub pages_omitted: u64,
 }
 
-/// Nanoseconds since the simulation began; the page's position among all of `extents`; what was done; the page's node
-/// before; the node that it went to.
+/// Nanoseconds since the simulation began; position of the page among all pages of `extents`; kind of movement; node
+/// before; node after.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MovementRow(u64, u32, MovementKind, u16, u16);
 
-/// An object, to say what is on pages.
+/// An object and its pages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectPages {
     /// Process, from 0.
     pub process: u16,
-    /// Address of the first page, divided by the page's size; of the page after the last one.
+    /// Address of the first page, divided by the page size, and that of the page after the last.
     pub page_numbers: (u64, u64),
-    /// What the object is called.
+    /// Name of the object.
     pub name: String,
 }
 
-/// Position in the extent of an object's first page; how many of its pages are there; its name.
+/// Position in the extent of the object's first page; number of the object's pages in the extent; name.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ObjectRow(u64, u64, String);
 
-/// Pages that follow each other in a process's address space.
+/// Consecutive pages in a process's address space.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Extent {
     /// Process, from 0.
     process: u16,
     /// Address of the first page, in hexadecimal.
     address: String,
-    /// A character for each page: its node after its first touch, `0` to `9`, `a` to `z`, `A` to `Z`, `+`, `/`.
+    /// A character for each page: node after the first touch, `0` to `9`, `a` to `z`, `A` to `Z`, `+`, `/`.
     first: String,
-    /// Likewise: its node at the end.
+    /// A character for each page: node at the end.
     last: String,
-    /// Objects of a page and more, in order of their places; of some that overlap the inner one comes later.
+    /// Objects of a page and more, in the order of places. If objects overlap, the inner object comes later.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     objects: Vec<ObjectRow>,
 }
 
-/// The parts of objects, which are in order, that lie in an extent.
+/// Parts of the objects that lie in an extent, in the order of the objects.
 fn objects_of(extent: &PageExtent, objects: &[ObjectPages]) -> Vec<ObjectRow> {
     let (first, pages) = (extent.page_number, extent.homes.len() as u64);
     let end = first.saturating_add(pages);
@@ -78,7 +78,7 @@ fn objects_of(extent: &PageExtent, objects: &[ObjectPages]) -> Vec<ObjectRow> {
 }
 
 impl MovementsOutput {
-    /// Of pages of so many bytes, and what objects lie there, in order.
+    /// Movements of pages of `page_bytes` bytes, with the objects on them, in order.
     pub fn new(movements: &Movements, page_bytes: u64, objects: &[ObjectPages]) -> Self {
         let digit = |node: u8| char::from(DIGITS[usize::from(node) % DIGITS.len()]);
         let extent = |extent: &PageExtent| Extent {
@@ -101,7 +101,7 @@ impl MovementsOutput {
     }
 }
 
-/// All of the simulated time in equal parts.
+/// The simulated time in equal parts.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct TimelineOutput {
     /// Length of a part.
@@ -132,7 +132,7 @@ impl From<&Timeline> for TimelineOutput {
     }
 }
 
-/// JSON for people: indented, but a list inside a list is on one line.
+/// Indented JSON, with lists inside lists on one line.
 pub(super) fn pretty(value: &impl Serialize) -> String {
     let mut text = Vec::new();
     let formatter = Lines {
@@ -148,9 +148,9 @@ pub(super) fn pretty(value: &impl Serialize) -> String {
 
 struct Lines {
     inner: PrettyFormatter<'static>,
-    /// Of what is open: is it a list?
+    /// For each open container: is it a list?
     lists: Vec<bool>,
-    /// How much of it is on one line.
+    /// Number of open containers that are written on one line.
     flat: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What simulations came to, as JSON.
+//! JSON of the results of simulations.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use serde::Serialize;
 use super::course::{MovementsOutput, TimelineOutput, pretty};
 use super::{Simulation, ThreadsElsewhere};
 
-/// What `simulate --json` prints. Times of threads are sums over them. Null: there is no such figure.
+/// What `simulate --json` prints. Times of threads are sums over threads. Null: the figure does not exist.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SimulationOutput<'a> {
     /// Version of this form.
     version: u32,
-    /// The machine's name.
+    /// Name of the machine.
     machine: &'a str,
-    /// The recording's folder; of several, a list.
+    /// Folder of the recording; for several recordings, a list.
     recording: Recordings<'a>,
-    /// How many threads there were.
+    /// Number of threads.
     threads: usize,
-    /// What was assumed, what is approximate.
+    /// Assumptions and approximations.
     notes: &'a [String],
-    /// Plans for threads that run elsewhere than they were recorded.
+    /// Plans whose thread layout differs from the recording's.
     threads_elsewhere: &'a [ThreadsElsewhere],
     /// A result for each policy.
     results: Vec<PolicyOutput<'a>>,
@@ -35,7 +35,7 @@ enum Recordings<'a> {
     Several(&'a [String]),
 }
 
-/// A number where it is one.
+/// A number, or text.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 enum ParameterValue<'a> {
@@ -43,84 +43,84 @@ enum ParameterValue<'a> {
     Text(&'a str),
 }
 
-/// What one policy came to.
+/// Result of one policy.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 struct PolicyOutput<'a> {
     /// The policy.
     policy: &'a str,
-    /// Every parameter that the result depends on.
+    /// All parameters on which the result depends.
     parameters: BTreeMap<&'a str, ParameterValue<'a>>,
-    /// Simulated time from the first thread's start to the last one's end, or of the marked phases.
+    /// Simulated time from the first thread's start to the last thread's end, or of the marked phases.
     time_ns: f64,
-    /// Of that, from when two threads first had their CPUs at once to when they last did.
+    /// Time from when two threads first had CPUs at once to when they last did.
     parallel_ns: f64,
-    /// Of several recordings, each one's time; null for one.
+    /// For several recordings, the time of each; null for one.
     program_ns: Option<Vec<f64>>,
-    /// Executing, cache hits and TLB refills included.
+    /// Time of executing instructions, including cache hits and TLB refills.
     compute_ns: f64,
-    /// Stalled on the own node's memory.
+    /// Stall time for the own node's memory.
     local_stall_ns: f64,
-    /// Stalled on another node's memory.
+    /// Stall time for another node's memory.
     remote_stall_ns: f64,
-    /// Moving pages and threads.
+    /// Time of moving pages and threads.
     move_ns: f64,
-    /// Waiting for other threads, and for the CPU.
+    /// Time of waiting for other threads and for the CPU.
     wait_ns: f64,
-    /// References to memory or another cache, upgrades included.
+    /// References to memory or another cache, including upgrades.
     misses: u64,
-    /// Share of these to the own node.
+    /// Share of misses to the own node.
     local_share: f64,
-    /// Mean time from a local miss to its data, queues included.
+    /// Mean time from a local miss to its data, including queues.
     local_latency_ns: Option<f64>,
-    /// Mean time from a remote miss to its data, queues included.
+    /// Mean time from a remote miss to its data, including queues.
     remote_latency_ns: Option<f64>,
-    /// Standard deviation over mean of the controllers' load.
+    /// Standard deviation divided by mean of the controllers' load.
     controller_imbalance: f64,
-    /// Standard deviation over mean of the links' use.
+    /// Standard deviation divided by mean of the links' use.
     link_imbalance: Option<f64>,
     /// Requests that each node's controller served.
     controller_load: &'a [u64],
-    /// Mean over links of the share of time that each was busy.
+    /// Mean over links of the share of time in which the link was busy.
     link_use_mean: Option<f64>,
-    /// Misses in a thousand instructions.
+    /// Misses per thousand instructions.
     misses_per_kilo_instruction: Option<f64>,
-    /// Without the time that threads wait.
+    /// Instructions per cycle, without the time in which threads wait.
     instructions_per_cycle: Option<f64>,
     /// Pages migrated.
     migrated: u64,
     /// Pages replicated.
     replicated: u64,
-    /// Pages moved to spread load.
+    /// Pages that were moved to spread load.
     interleaved: u64,
-    /// Pages replicated and then written to.
+    /// Pages that were replicated and then written to.
     collapsed: u64,
-    /// Fresh copies for nodes that had lost theirs to a store.
+    /// New copies for nodes whose copy had collapsed after a store.
     refreshed: u64,
-    /// Replicas given up under memory pressure.
+    /// Replicas that were given up under memory pressure.
     reclaimed: u64,
-    /// Moves of a page back to where it came from.
+    /// Moves of a page back to the node it came from.
     ping_pong: u64,
-    /// Moves of a page that had moved before.
+    /// Moves of a page that had been moved before.
     multiple: u64,
-    /// Moves away from a node that had missed on the page more than the new one.
+    /// Moves away from a node that had more misses on the page than the new node.
     incorrect: u64,
-    /// Pages in use with replicas, over time.
+    /// Number of pages in use including replicas, mean over time.
     pages_mean: f64,
-    /// The most at any time.
+    /// Number of pages in use including replicas, maximum.
     pages_max: u64,
-    /// What moves went to, where the machine has the cost of each step.
+    /// Cost of moves by step, if the machine gives the cost of each step.
     move_split: Option<MoveSplit>,
-    /// By the machine's figures.
+    /// Energy by the machine's figures.
     energy_j: Option<f64>,
-    /// Threads moved to other CPUs: other misses would have been.
+    /// Were threads moved to other CPUs? Then the misses are estimates.
     estimated: bool,
-    /// Times that a thread went on on another CPU.
+    /// Number of moves of threads to another CPU.
     threads_moved: u64,
-    /// Cache lines that threads were charged for after that.
+    /// Cache lines that moved threads were charged for.
     refilled_lines: u64,
-    /// What happened over time; null with `--movements 0`.
+    /// Timeline; null with `--movements 0`.
     timeline: Option<TimelineOutput>,
-    /// What pages did; null with `--movements 0`.
+    /// Movements of pages; null with `--movements 0`.
     movements: Option<MovementsOutput>,
 }
 
@@ -206,7 +206,7 @@ impl<'a> PolicyOutput<'a> {
     }
 }
 
-/// The results as JSON.
+/// JSON of the results.
 pub fn simulation_json(simulation: &Simulation<'_>) -> String {
     pretty(&SimulationOutput::new(simulation))
 }

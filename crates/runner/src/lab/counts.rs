@@ -1,4 +1,4 @@
-//! What came of a command in the lab.
+//! Counts of a command in the lab.
 
 use nearpage_wire::lab::{COUNTS_FIRST_LINE, LabCount, LabLine};
 use schemars::JsonSchema;
@@ -10,86 +10,86 @@ use super::kernel::{KernelSymbols, LabKernel};
 const FS_PER_S: f64 = 1e15;
 const NS_PER_S: f64 = 1e9;
 
-/// What the model counted from the begin mark to the end mark.
+/// Counts of the model from the begin mark to the end mark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabCounts {
     /// Guest time.
     pub guest_s: f64,
-    /// The host's time.
+    /// Time on the host.
     pub host_s: f64,
-    /// The host's seconds for a second of the guest; null: no guest time passed.
+    /// Seconds of the host for each second of the guest; null: no guest time passed.
     pub host_s_per_guest_s: Option<f64>,
     /// Guest time from the boot to the begin mark.
     pub began_s: f64,
     /// Instructions of all CPUs.
     pub instructions: u64,
-    /// Of those, the kernel's.
+    /// Part of `instructions` that the kernel executed.
     pub kernel_instructions: u64,
     /// Loads.
     pub loads: u64,
     /// Stores.
     pub stores: u64,
-    /// What second-level caches served.
+    /// Accesses that second-level caches served.
     pub l2_hits: u64,
-    /// What last-level caches served.
+    /// Accesses that last-level caches served.
     pub l3_hits: u64,
     /// Misses to the memory of the CPU's own node.
     pub local_misses: u64,
     /// Misses to the memory of other nodes.
     pub remote_misses: u64,
-    /// Of all misses, those that another CPU's cache served.
+    /// Misses that another CPU's cache served.
     pub other_cache_served: u64,
-    /// Of all misses, stores to a line that others had, too.
+    /// Misses by stores to a line that other caches held as well.
     pub upgrades: u64,
-    /// Of all misses, the kernel's.
+    /// Misses of the kernel.
     pub kernel_misses: u64,
-    /// Of all misses, those of page walks: entries of page tables that no cache had.
+    /// Misses of page walks: page table entries that no cache had.
     pub walk_misses: u64,
     /// Lines written back to memory.
     pub write_backs: u64,
     /// Misses of all TLBs.
     pub tlb_misses: u64,
-    /// What all CPUs together waited for misses.
+    /// Time that all CPUs together waited for misses.
     pub stall_s: f64,
-    /// Of that, behind other requests.
+    /// Part of `stall_s` spent waiting behind other requests.
     pub queue_s: f64,
-    /// What hits of second-level and last-level caches took.
+    /// Time of hits in second-level and last-level caches.
     pub hit_s: f64,
-    /// What TLB misses took, without what their page walks waited for.
+    /// Time of TLB misses, without the stalls of their page walks.
     pub tlb_s: f64,
-    /// What page walks waited for caches and memory.
+    /// Time that page walks waited for caches and memory.
     pub walk_s: f64,
-    /// Each node.
+    /// Counts of each node.
     pub nodes: Vec<LabNode>,
-    /// Misses for each pair of nodes that has any.
+    /// Misses of each pair of nodes that has misses.
     pub pairs: Vec<LabPair>,
-    /// Links in the machine's order, each in both directions.
+    /// Links in the machine's order, each link in both directions.
     pub links: Vec<LabServer>,
-    /// Where the kernel's time went; null: the guest did not say what its functions are.
+    /// Kernel time by function; null: the guest did not name the kernel's functions.
     pub kernel: Option<LabKernel>,
 }
 
-/// A node.
+/// Counts of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabNode {
-    /// Its position.
+    /// Position of the node.
     pub node: usize,
-    /// Misses of its CPUs to its own memory.
+    /// Misses of the node's CPUs to the node's memory.
     pub local_misses: u64,
-    /// Misses of its CPUs to other nodes' memory.
+    /// Misses of the node's CPUs to other nodes' memory.
     pub remote_misses: u64,
-    /// What its CPUs waited for misses.
+    /// Time that the node's CPUs waited for misses.
     pub stall_s: f64,
-    /// Its memory controller.
+    /// Memory controller of the node.
     pub controller: LabServer,
 }
 
 /// A memory controller, or a link in one direction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabServer {
-    /// Requests, write-backs among them.
+    /// Requests, including write-backs.
     pub requests: u64,
-    /// Share of the guest time in which it was busy; 0 where the machine sets no limit.
+    /// Share of the guest time in which the controller or link was busy; 0 where the machine sets no limit.
     pub busy: f64,
 }
 
@@ -102,14 +102,14 @@ pub struct LabPair {
     pub memory_node: usize,
     /// Number of misses.
     pub misses: u64,
-    /// What CPUs waited for them.
+    /// Time that CPUs waited for these misses.
     pub stall_s: f64,
-    /// Of that, behind other requests.
+    /// Part of `stall_s` spent waiting behind other requests.
     pub queue_s: f64,
 }
 
 impl LabCounts {
-    /// From what the tracer wrote, on a machine of so many nodes, with the kernel's functions.
+    /// Parses the tracer's counts on a machine with `nodes` nodes.
     pub(super) fn parse(
         text: &str,
         nodes: usize,

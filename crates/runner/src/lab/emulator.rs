@@ -1,4 +1,4 @@
-//! The emulator with modelled time, its firmware, a kernel with its modules, a busybox.
+//! Finds the emulator with modelled time, its firmware, a kernel with modules, and a busybox.
 
 use std::env;
 use std::fs;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use super::error::LabError;
 
-/// Overrides where the emulator is looked for.
+/// Overrides the folder of the emulator.
 const FOLDER_VARIABLE: &str = "NEARPAGE_LAB";
 const EMULATOR: &str = "qemu-system-x86_64";
-/// Where Debian's packages have firmware.
+/// Folders of firmware in Debian's packages.
 const FIRMWARE: [&str; 2] = ["/usr/share/seabios", "/usr/share/qemu"];
 const FIRMWARE_FILES: [&str; 3] = ["bios-256k.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
-/// Where Linux for x86 has its setup header's name and the flags of its entry points (Documentation/arch/x86/boot.rst).
+/// Offsets of the setup header's name and entry point flags in a Linux image for x86 (Documentation/arch/x86/boot.rst).
 const KERNEL_NAME_AT: usize = 0x202;
 const KERNEL_NAME: &[u8] = b"HdrS";
 const KERNEL_FLAGS_AT: usize = 0x236;
-/// It can be entered in 64 bits.
+/// Flag: the kernel has a 64-bit entry point.
 const KERNEL_64: u8 = 1;
 
-/// What the lab takes of this machine.
+/// Files of this machine that the lab uses.
 #[derive(Clone, Debug)]
 pub struct LabParts {
     /// The emulator.
@@ -29,15 +29,16 @@ pub struct LabParts {
     pub busybox: PathBuf,
     /// The kernel's image.
     pub kernel: PathBuf,
-    /// The folder of its modules.
+    /// Folder of the kernel's modules.
     pub modules: PathBuf,
 }
 
 impl LabParts {
-    /// Finds the emulator and its files. `kernel` is the image to boot; by default the newest in /boot, or the one of the tests' guest.
+    /// Finds the emulator and its files. `kernel` is the image to boot; by default the newest in /boot, or the tests'
+    /// kernel.
     ///
     /// # Errors
-    /// The first file that is missing, and how to get it.
+    /// The first missing file, and how to get it.
     pub fn find(kernel: Option<&Path>) -> Result<Self, LabError> {
         let folders = folders();
         let mut candidates = folders.iter().map(|folder| folder.join(EMULATOR));
@@ -67,18 +68,18 @@ impl LabParts {
     }
 }
 
-/// Folders of firmware, as the emulator takes them.
+/// Folders of firmware, for the emulator's `-L`.
 pub(super) fn firmware() -> [&'static str; 2] {
     FIRMWARE
 }
 
-/// Where an emulator may be.
+/// Folders that may contain the emulator.
 fn folders() -> Vec<PathBuf> {
     if let Some(folder) = env::var_os(FOLDER_VARIABLE) {
         return vec![folder.into()];
     }
     let mut folders = Vec::new();
-    // Beside the folder of the executable: target/debug/nearpage, target/lab.
+    // Beside the folder of the executable, such as target/lab for target/debug/nearpage.
     if let Ok(executable) = env::current_exe()
         && let Some(target) = executable.parent().and_then(Path::parent)
     {
@@ -89,14 +90,14 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The lab's folder in this user's cache.
 pub(super) fn cache_folder() -> Option<PathBuf> {
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(Path::new(&env::var_os("HOME")?).join(".cache"));
     Some(cache.or_else(home)?.join("nearpage/lab"))
 }
 
-/// The newest kernel in the first folder that has one, with its modules. Versions are compared number by number.
+/// The newest kernel that has modules, from the first folder with such a kernel. Versions are compared number by
+/// number.
 fn newest_kernel(folders: &[&Path]) -> Result<(PathBuf, PathBuf), LabError> {
     let newest = folders.iter().find_map(|folder| {
         let entries = fs::read_dir(folder).ok()?;
@@ -116,7 +117,7 @@ fn version(name: &str) -> Vec<u64> {
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
-/// The modules of `…/boot/vmlinuz-VERSION` are in `…/lib/modules/VERSION`.
+/// Folder of a kernel's modules: `…/lib/modules/VERSION` belongs to `…/boot/vmlinuz-VERSION`.
 fn modules(kernel: &Path) -> Result<PathBuf, LabError> {
     let name = kernel.file_name().unwrap_or_default().to_string_lossy();
     let version = name.strip_prefix("vmlinuz-").unwrap_or(&name).to_owned();
@@ -137,7 +138,7 @@ fn modules(kernel: &Path) -> Result<PathBuf, LabError> {
     })
 }
 
-/// Is it a kernel that the emulator can boot?
+/// Checks that the emulator can boot the kernel.
 fn check_kernel(kernel: &Path) -> Result<(), LabError> {
     let mut head = Vec::new();
     let read = fs::File::open(kernel)
@@ -162,7 +163,7 @@ fn busybox() -> Option<PathBuf> {
     candidates.find(|path| is_static(path))
 }
 
-/// Names a static program no loader?
+/// Is the program static? The file of a dynamic program names its loader near the start.
 fn is_static(path: &Path) -> bool {
     fs::read(path).is_ok_and(|bytes| {
         let head = bytes.get(..4096).unwrap_or(&bytes);
@@ -233,7 +234,7 @@ mod tests {
             check_kernel(&kernel).is_ok()
         };
         assert!(!check(b"no kernel"));
-        // What Linux for 64-bit ARM begins with.
+        // First bytes of Linux for 64-bit ARM.
         image[56..60].copy_from_slice(b"ARM\x64");
         assert!(!check(&image));
         image[KERNEL_NAME_AT..][..4].copy_from_slice(KERNEL_NAME);

@@ -1,4 +1,4 @@
-//! Why a command can't be run in the lab.
+//! Errors of running a command in the lab.
 
 use std::path::PathBuf;
 
@@ -80,7 +80,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// Is it what this guest came to, rather than what keeps any guest from running?
+    /// Is the error one of this guest? Other errors keep every guest from running.
     pub fn is_of_guest(&self) -> bool {
         matches!(
             self,
@@ -95,7 +95,7 @@ impl LabError {
         )
     }
 
-    /// Is what was typed wrong?
+    /// Is the error a usage mistake?
     pub(crate) fn is_usage(&self) -> bool {
         matches!(self, Self::Cpus { .. } | Self::Memory { .. })
     }

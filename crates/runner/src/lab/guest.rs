@@ -1,4 +1,4 @@
-//! A guest from its start to its end.
+//! Runs a guest from its start to its end.
 
 use std::env;
 use std::fs::{self, File};
@@ -17,15 +17,16 @@ use super::machine::LabMachine;
 use super::{Folders, LabPrinter, LabStream, text};
 use crate::error::{Error, IoContext};
 
-/// A boot whose emulator merely waits takes no processor time: so many times the limit by the clock end it, too.
+/// Ratio of wall-clock time to processor time in the boot limit. It ends a boot whose emulator waits without using
+/// processor time.
 const CLOCK_TIMES_BOOT_LIMIT: u32 = 10;
-/// Begins the kernel's line on a process that it ended for want of memory.
+/// Start of the kernel's message about a process that it killed for lack of memory.
 const OUT_OF_MEMORY: &str = "Out of memory: Killed process";
-/// How often it is looked what became of the guest.
+/// Interval at which the guest's state is checked.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The emulated time stamp counters follow guest time exactly: the kernel has no reason to watch them.
+/// `tsc=reliable`: emulated time stamp counters follow guest time exactly, so the kernel need not watch them.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 tsc=reliable";
-/// Words of the kernel that put its clock or scheduling in doubt.
+/// Kernel messages that put the guest's clock or scheduling in doubt.
 const DOUBTS: [&str; 5] = [
     "clocksource: Marking",
     "unstable",
@@ -33,17 +34,17 @@ const DOUBTS: [&str; 5] = [
     "hard LOCKUP",
     "rcu: INFO",
 ];
-/// Lines of the console in messages.
+/// Number of console lines in error messages.
 const LAST_LINES: usize = 3;
 
-/// The signal that ended waiting: a handler can be given nothing else than statics.
+/// Signal that interrupted waiting, in a static because a signal handler gets no other data.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn interrupted(signal: libc::c_int) {
     INTERRUPTED.store(signal, Ordering::Relaxed);
 }
 
-/// SIGINT, SIGTERM and SIGHUP end the guest as long as this lives; afterwards they do what they did before.
+/// Makes SIGINT, SIGTERM and SIGHUP end the guest; restores the earlier actions when dropped.
 struct Interrupts([(libc::c_int, libc::sighandler_t); 3]);
 
 impl Interrupts {
@@ -59,13 +60,13 @@ impl Interrupts {
 impl Drop for Interrupts {
     fn drop(&mut self) {
         for (signal, action) in self.0 {
-            // SAFETY: restores what `take` found.
+            // SAFETY: restores the action that `take` replaced.
             unsafe { libc::signal(signal, action) };
         }
     }
 }
 
-/// An emulator, ended when this is dropped.
+/// A running emulator, which is killed on drop.
 pub(super) struct Running(pub Child);
 
 impl Drop for Running {
@@ -76,24 +77,24 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Processor time that it has taken.
+    /// Processor time of the emulator.
     fn processor_time(&self) -> Option<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).ok()?;
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
         processor_time(&stat, u64::try_from(ticks_per_s).ok()?)
     }
 
-    /// Has it booted for longer than it may?
+    /// Has the boot exceeded its limit?
     fn is_past(&self, limit: Duration, begun: Instant) -> bool {
         self.processor_time().is_some_and(|used| used > limit)
             || begun.elapsed() > limit.saturating_mul(CLOCK_TIMES_BOOT_LIMIT)
     }
 }
 
-/// User and system time of `/proc/PID/stat`.
+/// User and system time in a text of `/proc/PID/stat`.
 fn processor_time(stat: &str, ticks_per_s: u64) -> Option<Duration> {
-    // The name may have spaces and parentheses.
+    // The process name can contain spaces and parentheses, so fields are counted from the last parenthesis.
     let (_, behind_name) = stat.rsplit_once(')')?;
     let mut times = behind_name.split_ascii_whitespace().skip(11);
     let mut ticks = || times.next()?.parse::<u64>().ok();
@@ -103,46 +104,45 @@ fn processor_time(stat: &str, ticks_per_s: u64) -> Option<Duration> {
     ))
 }
 
-/// Tags of the folders that the guest mounts.
+/// Mount tags of the folders that the guest mounts.
 const SHARES: [&str; 3] = ["root", "work", "share"];
-/// Tells the emulator's children where a booted guest is kept.
+/// Variable with the path of the kept guest, for commands that the emulator runs.
 pub(super) const KEPT_VARIABLE: &str = "NEARPAGE_KEPT";
 
-/// How a guest begins.
+/// Start of a guest.
 pub(super) enum Beginning<'a> {
-    /// With the boot.
+    /// The guest boots.
     Boot,
-    /// With the boot, and stops behind it, to be kept in this file.
+    /// The guest boots and stops, to be saved to this file.
     UntilBooted(&'a Path),
-    /// Where a kept guest stopped.
+    /// The guest continues from this file.
     Kept(&'a Path),
 }
 
-/// A guest.
 pub(super) struct Guest<'a> {
     pub machine: &'a LabMachine,
     pub parts: &'a LabParts,
-    /// The tracer with its arguments.
+    /// Tracer plugin with arguments.
     pub plugin: String,
-    /// The same for a guest that stops when it has booted.
+    /// Tracer plugin with arguments that stop the guest after its boot.
     pub stopping_plugin: String,
     pub initramfs: &'a Path,
     pub folders: &'a Folders,
-    /// A shell on the console rather than a command.
+    /// Runs a shell on the console instead of a command.
     pub shell: bool,
     pub seed: u32,
     pub boot_limit: Duration,
     pub time_limit: Option<Duration>,
 }
 
-/// How it ended.
+/// How a guest ended.
 pub(super) struct Ended {
     pub status: u8,
     pub warnings: Vec<String>,
 }
 
 impl Guest<'_> {
-    /// Runs it to its end; from `kept` on, a booted guest, where there is one or can be.
+    /// Runs the guest to its end. With `kept`, the guest continues from a booted guest, which is made if it is missing.
     pub fn run(&self, kept: Option<&Path>, print: LabPrinter<'_>) -> Result<Ended, Error> {
         let _interrupts = Interrupts::take();
         let Some(kept) = kept else {
@@ -153,7 +153,7 @@ impl Guest<'_> {
         }
         note_use(kept);
         match self.run_from(&Beginning::Kept(kept), print) {
-            // The file is damaged.
+            // The emulator fails on a damaged file.
             Err(Error::Lab(LabError::Emulator { .. })) => {
                 let _ = fs::remove_file(kept);
                 self.run_from(&Beginning::Boot, print)
@@ -162,7 +162,7 @@ impl Guest<'_> {
         }
     }
 
-    /// Has an interrupt come, or has the boot taken longer than it may?
+    /// Fails if an interrupt has come, or the boot has exceeded its limit.
     pub(super) fn check(&self, emulator: &Running, begun: Instant) -> Result<(), Error> {
         if INTERRUPTED.load(Ordering::Relaxed) != 0 {
             return Err(Error::Interrupted);
@@ -184,7 +184,7 @@ impl Guest<'_> {
             .map(|(name, stream)| (Follower::new(self.folders.work.join(name)), stream));
         let mut booted = None;
         loop {
-            // Asked for first, so that whatever an ended guest wrote is seen below.
+            // The check comes before the output is read, so that an ended guest's output is read completely.
             let ended = emulator
                 .0
                 .try_wait()
@@ -219,7 +219,7 @@ impl Guest<'_> {
         let messages = File::create(&messages).at(&messages, "can't be written")?;
         let mut command = Command::new(path);
         command.args(self.fixed_arguments()?);
-        // Until it has booted, a guest has no shell.
+        // A guest that stops after its boot has no shell.
         let shell = self.shell && !matches!(beginning, Beginning::UntilBooted(_));
         command.args(self.own_arguments(shell)?).stderr(messages);
         if !shell {
@@ -237,12 +237,12 @@ impl Guest<'_> {
                 .arg(format!("exec:cat <\"${KEPT_VARIABLE}\""))
                 .env(KEPT_VARIABLE, kept),
         };
-        // SAFETY: between fork and exec two system calls are made, which neither allocate nor lock.
+        // SAFETY: the closure runs between fork and exec and makes two system calls, which neither allocate nor lock.
         unsafe {
             command.pre_exec(move || {
-                // It must not outlive whoever started it, however that ends.
+                // The emulator must not outlive nearpage.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // What interrupts nearpage is nearpage's to act on.
+                // The terminal's signals go to nearpage, which ends the emulator itself.
                 if !shell {
                     libc::setpgid(0, 0);
                 }
@@ -252,7 +252,7 @@ impl Guest<'_> {
         Ok(Running(command.spawn().at(path, "can't be run")?))
     }
 
-    /// What the guest's boot depends on.
+    /// Arguments that determine the guest's boot.
     pub(super) fn fixed_arguments(&self) -> Result<Vec<String>, Error> {
         let mut arguments = Vec::new();
         let mut add = |option: &str, value: &str| {
@@ -265,7 +265,7 @@ impl Guest<'_> {
         add("-rtc", "base=2026-01-01,clock=vm");
         add("-cpu", "max");
         add("-display", "none");
-        // A kept guest goes on by itself.
+        // A kept guest resumes on its own after loading.
         add("-global", "migration.store-global-state=off");
         for folder in firmware() {
             add("-L", folder);
@@ -273,7 +273,7 @@ impl Guest<'_> {
         add("-kernel", text(&self.parts.kernel)?);
         add("-append", KERNEL_PARAMETERS);
         for tag in SHARES {
-            // Requests are taken at once, by the CPU that makes them, so that time stands still from there on.
+            // Without ioeventfd, the CPU that makes a request handles it at once, so guest time stands still meanwhile.
             add(
                 "-device",
                 &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag},ioeventfd=off"),
@@ -284,7 +284,7 @@ impl Guest<'_> {
         Ok(arguments)
     }
 
-    /// Where this run has its files.
+    /// Arguments with the files of this run.
     fn own_arguments(&self, shell: bool) -> Result<Vec<String>, Error> {
         let mut arguments = Vec::new();
         let mut add = |option: &str, value: &str| {
@@ -301,7 +301,8 @@ impl Guest<'_> {
         }
         let work = text(&self.folders.work)?;
         let share = self.folders.share.as_deref().map(text).transpose()?;
-        // Guests are alike with and without a share, which is not mounted then.
+        // The device of a share is always present, so that guests with and without a share boot alike. Without a share
+        // it is not mounted.
         let paths = [
             ("/", ",readonly=on"),
             (work, ""),
@@ -332,7 +333,7 @@ impl Guest<'_> {
         }
     }
 
-    /// Why a guest went down that does not say so.
+    /// Reason for the end of a guest that left no status.
     fn gone(&self) -> LabError {
         match is_full(&self.folders.work) {
             true => LabError::Full {
@@ -344,7 +345,7 @@ impl Guest<'_> {
         }
     }
 
-    /// The emulator is gone.
+    /// Result of an emulator that has ended.
     pub(super) fn ended(&self, booted: bool) -> Result<Ended, Error> {
         let console = self.read(&self.folders.own, "console");
         if !booted {
@@ -389,20 +390,20 @@ impl Guest<'_> {
     }
 }
 
-/// Is there no space left for as much as a line?
+/// Is the file system of the folder full?
 fn is_full(folder: &Path) -> bool {
     let written = fs::write(folder.join("space"), "some");
     written.is_err_and(|error| error.kind() == io::ErrorKind::StorageFull)
 }
 
-/// Did the kernel give up for want of memory?
+/// Did the kernel give up for lack of memory?
 fn console_says_out_of_memory(console: &str) -> bool {
     [OUT_OF_MEMORY, "deadlocked on memory"]
         .iter()
         .any(|words| console.contains(words))
 }
 
-/// A file that the guest writes.
+/// Reads a file while the guest writes it.
 struct Follower {
     path: PathBuf,
     file: Option<File>,
@@ -413,7 +414,7 @@ impl Follower {
         Self { path, file: None }
     }
 
-    /// What is new of it.
+    /// Passes on the bytes that the guest has added.
     fn pass_on(&mut self, pass: impl FnOnce(&[u8])) {
         if self.file.is_none() {
             self.file = File::open(&self.path).ok();
@@ -424,7 +425,7 @@ impl Follower {
         match file.read_to_end(&mut bytes) {
             Ok(0) => {}
             Ok(_) => pass(&bytes),
-            // Next time.
+            // The bytes are read again next time.
             Err(_) => {
                 let _ = at.and_then(|at| file.seek(SeekFrom::Start(at)));
             }

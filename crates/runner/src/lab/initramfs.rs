@@ -1,4 +1,4 @@
-//! The guest's first files: a busybox, the modules that it takes to mount this machine's files, a script.
+//! Initial files of the guest: a busybox, the kernel modules for mounting this machine's files, and a script.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::emulator::LabParts;
 use super::error::LabError;
 use crate::error::{Error, IoContext};
 
-/// In the order in which they must be loaded. One that is missing is built into the kernel, or part of another.
+/// Kernel modules in loading order. A missing module is built into the kernel, or part of another module.
 const MODULES: [&str; 10] = [
     "virtio_ring",
     "virtio",
@@ -23,7 +23,7 @@ const MODULES: [&str; 10] = [
     "9pnet_virtio",
     "9p",
 ];
-/// Below the folder of modules.
+/// Folders below the kernel's folder of modules.
 const MODULE_FOLDERS: [&str; 5] = [
     "kernel/drivers/virtio",
     "kernel/fs/netfs",
@@ -32,10 +32,10 @@ const MODULE_FOLDERS: [&str; 5] = [
     "kernel/net/9p",
 ];
 
-/// First process of the guest. Mounts this machine's files read-only, and runs the work folder's script there.
+/// First process of the guest. It mounts this machine's files read-only, and runs the work folder's script.
 const INIT: &str = include_str!("init");
 
-/// An archive as the kernel unpacks it: cpio's format `newc`.
+/// An archive in cpio's format `newc`, which the kernel unpacks.
 #[derive(Default)]
 struct Archive {
     bytes: Vec<u8>,
@@ -85,20 +85,20 @@ impl Archive {
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-/// A program that executes a mark and ends.
+/// An ELF program that executes a mark and exits.
 fn mark(mark: &[u8]) -> Vec<u8> {
     const ADDRESS: u64 = 0x40_0000;
     const HEAD: u64 = 64 + 56;
-    // xor edi, edi; mov eax, 60 (exit); syscall
+    // After the mark: xor edi, edi; mov eax, 60 (exit); syscall.
     let code = [mark, &[0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]].concat();
     let bytes = HEAD + code.len() as u64;
-    // Executable for x86-64, version 1; one program header behind this one, no sections.
+    // An x86-64 executable, ELF version 1, with one program header after this header and no sections.
     let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
     for word in [ADDRESS + HEAD, 64, 0] {
         elf.extend_from_slice(&word.to_le_bytes());
     }
     elf.extend_from_slice(b"\0\0\0\0\x40\0\x38\0\x01\0\0\0\0\0\0\0");
-    // Loaded, readable and executable.
+    // Program header: loaded, readable and executable.
     elf.extend_from_slice(b"\x01\0\0\0\x05\0\0\0");
     for word in [0, ADDRESS, ADDRESS, bytes, bytes, 4096] {
         elf.extend_from_slice(&word.to_le_bytes());
@@ -107,7 +107,7 @@ fn mark(mark: &[u8]) -> Vec<u8> {
     elf
 }
 
-/// Makes the archive.
+/// Writes the archive.
 pub(super) fn write(parts: &LabParts, path: &Path) -> Result<(), Error> {
     let mut archive = Archive::default();
     for folder in ["bin", "modules", "host", "proc"] {

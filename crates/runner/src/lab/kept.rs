@@ -1,8 +1,8 @@
-//! Booted guests, kept so that the next run of the same machine goes on where the boot ended.
+//! Booted guests, saved so that later runs on the same machine skip the boot.
 //!
-//! A guest's first process says that it has booted before it mounts anything (QEMU saves no guest with a mounted 9p). There
-//! the emulator stops at once, and what it saves goes to a file of the cache. The file's name says what the boot depends
-//! on. Where the cache can't be written each run boots.
+//! The guest's first process executes a mark after the boot, before it mounts anything, because QEMU saves no guest
+//! with a mounted 9p. The emulator stops there, and its state goes to a file in the cache. The file's name is a hash of
+//! everything the boot depends on. If the cache can't be written, each run boots.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,11 +21,11 @@ use super::emulator::cache_folder;
 use super::guest::{Beginning, Guest, KEPT_VARIABLE, LOOK_EVERY};
 use crate::error::{Error, IoContext};
 
-/// Guests that are kept at most, some 100 MB each.
+/// Maximum number of kept guests. A guest takes some 100 MB.
 const KEPT_MAX: usize = 8;
 
 impl Guest<'_> {
-    /// Where this guest is kept, or can be.
+    /// File of this guest in the cache; `None` without a cache folder.
     pub fn kept_path(&self) -> Result<Option<PathBuf>, Error> {
         let Some(folder) = cache_folder() else {
             return Ok(None);
@@ -44,7 +44,7 @@ impl Guest<'_> {
         Ok(Some(folder.join(format!("guests/{:016x}", hash.finish()))))
     }
 
-    /// Boots the guest and keeps it. `false`: it can't be written.
+    /// Boots the guest and saves its state. `false`: the file can't be written.
     pub(super) fn keep(&self, path: &Path) -> Result<bool, Error> {
         let Some(parent) = path.parent() else {
             return Ok(false);
@@ -66,7 +66,7 @@ impl Guest<'_> {
                 Saving::GoesOn => {}
                 Saving::Done => break,
                 Saving::Failed => return Ok(false),
-                // Without having booted, or it would have been stopped.
+                // A booted guest would have stopped instead, so the guest ended before.
                 Saving::Ended => return self.ended(false).map(|_| false),
             }
         }
@@ -76,14 +76,14 @@ impl Guest<'_> {
     }
 }
 
-/// Notes that a kept guest was used: the one that was not for longest goes first.
+/// Updates a kept guest's time of use. The guest that was unused for longest is removed first.
 pub(super) fn note_use(path: &Path) {
     if let Ok(file) = File::open(path) {
         let _ = file.set_modified(SystemTime::now());
     }
 }
 
-/// Makes room for one more.
+/// Removes the oldest guests, to make room for one more.
 fn remove_oldest(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| {
@@ -97,17 +97,17 @@ fn remove_oldest(folder: &Path) {
     }
 }
 
-/// What became of a guest that is to be kept.
+/// State of saving a guest.
 #[derive(Debug, PartialEq, Eq)]
 enum Saving {
     GoesOn,
     Done,
     Failed,
-    /// The emulator is gone.
+    /// The emulator has ended.
     Ended,
 }
 
-/// QEMU's monitor (QMP): a line of JSON for each command, answer and event.
+/// Connection to QEMU's monitor (QMP), which exchanges a line of JSON for each command, answer and event.
 struct Monitor {
     commands: ChildStdin,
     messages: Receiver<Value>,
@@ -115,7 +115,7 @@ struct Monitor {
 }
 
 impl Monitor {
-    /// Of an emulator that was started with pipes.
+    /// Connects to an emulator that was started with pipes.
     fn new(emulator: &mut Child) -> Result<Self, Error> {
         let (Some(commands), Some(output)) = (emulator.stdin.take(), emulator.stdout.take()) else {
             return Err(std::io::Error::other("no pipes")).context("can't talk to the emulator");
@@ -141,13 +141,13 @@ impl Monitor {
         })
     }
 
-    /// Waits a moment for what comes next, and acts on it.
+    /// Waits for a message for [`LOOK_EVERY`] at most, and acts on it.
     fn look(&mut self) -> Saving {
         match self.messages.recv_timeout(LOOK_EVERY) {
             Ok(message) => {
                 let (saving, answers) = answer(&message, &mut self.saves);
                 for answer in answers {
-                    // An emulator that is gone is seen at the next look.
+                    // If the emulator has ended, the next call returns `Ended`.
                     let _ = writeln!(self.commands, "{answer}");
                 }
                 saving
@@ -158,7 +158,7 @@ impl Monitor {
     }
 }
 
-/// What a message says of the guest, and what is to be done about it. `saves`: the guest has stopped, and is being saved.
+/// State of saving after a message, and the commands to send. `saves`: the guest has stopped and is being saved.
 fn answer(message: &Value, saves: &mut bool) -> (Saving, Vec<Value>) {
     let command = |name: &str, arguments: Value| json!({"execute": name, "arguments": arguments});
     if message.get("QMP").is_some() {
@@ -166,7 +166,7 @@ fn answer(message: &Value, saves: &mut bool) -> (Saving, Vec<Value>) {
         let commands = vec![
             json!({"execute": "qmp_capabilities"}),
             command("migrate-set-capabilities", events),
-            // As fast as it can be written.
+            // No bandwidth limit for writing.
             command(
                 "migrate-set-parameters",
                 json!({"max-bandwidth": 1_u64 << 40}),

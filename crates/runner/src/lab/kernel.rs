@@ -1,4 +1,4 @@
-//! Where the guest's kernel spent its time: blocks by function, functions by what they are for.
+//! Time of the guest's kernel by function, and by purpose of the functions.
 //!
 //! Over 500 lines: most are the table of functions' names.
 
@@ -10,19 +10,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const FS_PER_S: f64 = 1e15;
-/// Functions that are told.
+/// Number of functions in the result.
 const FUNCTIONS_TOLD: usize = 20;
-/// Most symbols that are read; Linux has some 200,000 with its modules.
+/// Limit of the number of symbols; Linux has some 200,000 with its modules.
 const SYMBOLS_MAX: usize = 4_000_000;
-/// Groups that are told in words.
+/// Number of groups in the text.
 const GROUPS_TOLD: usize = 6;
-/// What functions of no other group are called.
+/// Name of the group of all other functions.
 const OTHER: &str = "other";
 
-/// What functions are for, by the beginning of their names; the first that fits counts. Names are Linux 6.1's and 6.12's.
-/// Of a function in several parts, `name.cold` and `name.part.0` begin alike.
+/// Purposes of functions, by prefix of their names; the first match counts. Names are from Linux 6.1 and 6.12. Parts of
+/// a split function, `name.cold` and `name.part.0`, match the same prefix.
 const GROUPS: &[(&str, &[&str])] = &[
-    // Copies page tables: before what begins alike.
+    // `copy_page_range` copies page tables. The line precedes the prefix `copy_page`, which would match as well.
     ("starting and ending processes", &["copy_page_range"]),
     (
         "clearing and copying pages",
@@ -480,43 +480,43 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Where the kernel's time went: of all CPUs together, without what they idled.
+/// Time of the kernel, summed over CPUs, without idle time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabKernel {
-    /// Instructions and stalls; what the kernel's own spinning on `pause` takes is left out.
+    /// Time of instructions and stalls, without the kernel's spinning on `pause`.
     pub time_s: f64,
-    /// By what functions are for, most first.
+    /// Time by purpose of the functions, most first.
     pub groups: Vec<LabKernelGroup>,
-    /// The functions that took most.
+    /// The functions that took most time, most first.
     pub functions: Vec<LabFunction>,
 }
 
-/// Time of the functions that are for something.
+/// Time of functions with one purpose.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabKernelGroup {
-    /// What for.
+    /// Purpose of the functions.
     pub name: String,
-    /// Time of all CPUs.
+    /// Time, summed over CPUs.
     pub time_s: f64,
 }
 
 /// Time of a function of the kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabFunction {
-    /// Its symbol.
+    /// Symbol of the function.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the function.
     pub group: String,
-    /// Time of all CPUs.
+    /// Time, summed over CPUs.
     pub time_s: f64,
 }
 
-/// The kernel's functions, in order of their addresses.
+/// Functions of the kernel, ordered by address.
 #[derive(Default)]
 pub(super) struct KernelSymbols(Vec<(u64, String)>);
 
 impl KernelSymbols {
-    /// From `/proc/kallsyms`; none where the kernel hides addresses.
+    /// Parses `/proc/kallsyms`; empty if the kernel hides addresses.
     pub fn parse(text: &str) -> Self {
         let symbol = |line: &str| {
             let mut words = line.split_ascii_whitespace();
@@ -530,7 +530,7 @@ impl KernelSymbols {
         Self(symbols)
     }
 
-    /// The function that an address is in. Of several names for it the first counts.
+    /// The function at an address. If the function has several names, the first is returned.
     fn find(&self, address: u64) -> Option<&str> {
         let behind = self.0.partition_point(|(begin, _)| *begin <= address);
         let (begin, _) = self.0.get(behind.checked_sub(1)?)?;
@@ -540,7 +540,7 @@ impl KernelSymbols {
 }
 
 impl LabKernel {
-    /// From what the tracer counted of the kernel's blocks.
+    /// Sums the tracer's times of kernel blocks by function.
     pub(super) fn new(lines: &[LabLine], symbols: &KernelSymbols) -> Option<Self> {
         if symbols.0.is_empty() {
             return None;
@@ -582,7 +582,7 @@ impl LabKernel {
         })
     }
 
-    /// In words, what took most.
+    /// The groups that took most time, as text.
     pub fn to_words(&self) -> Option<String> {
         if self.time_s <= 0.0 {
             return None;
@@ -599,7 +599,7 @@ impl LabKernel {
     }
 }
 
-/// In an order that does not depend on the map's.
+/// Times in descending order; ties are ordered by name, so that the order does not depend on the map.
 fn most_first(times: HashMap<&str, u64>) -> impl Iterator<Item = (&str, u64)> {
     let mut times: Vec<(&str, u64)> = times.into_iter().collect();
     times.sort_by(|(one, one_fs), (other, other_fs)| other_fs.cmp(one_fs).then(one.cmp(other)));

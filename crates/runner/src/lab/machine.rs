@@ -1,4 +1,4 @@
-//! A machine as the guest sees it, and as the tracer models it.
+//! The modelled machine: its description for the guest, and its setup for the tracer.
 
 use nearpage_machine::{Machine, Timing};
 use nearpage_recording::trace::{TraceOptions, Tracing};
@@ -8,43 +8,44 @@ use nearpage_wire::tracer_setup::Setup;
 use super::error::LabError;
 use crate::error::Error;
 
-/// CPUs that a guest has where nothing is said and the machine has more.
+/// Default limit of the number of a guest's CPUs.
 const CPUS_DEFAULT: u32 = 16;
-/// Most CPUs of a guest: what the firmware starts without an interrupt controller for more.
+/// Maximum number of a guest's CPUs. The firmware can't start more without another interrupt controller.
 const CPUS_MAX: u32 = 128;
 const FS_PER_NS: f64 = 1e6;
-/// How far CPUs may be ahead of each other in guest time.
+/// How far a CPU may be ahead of others in guest time.
 const QUANTUM_NS: u64 = 1000;
-/// What `pause` takes. Intel's optimisation manual has 140 cycles from Skylake on, and 10 before.
+/// Time of a `pause` instruction. Intel's optimisation manual gives 140 cycles from Skylake on, and 10 before.
 const PAUSE_NS: u64 = 40;
-/// Distances of the ACPI SLIT: local, and the greatest.
+/// Distances in the ACPI SLIT: local, and the maximum.
 const LOCAL_DISTANCE: u32 = 10;
 const DISTANCE_MAX: f64 = 254.0;
 
-/// When the model is switched on.
+/// Start of the model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Warmth {
-    /// After so many begin marks.
+    /// Number of begin marks before the model starts.
     pub begin_marks: u64,
-    /// Instructions from there on that are not counted.
+    /// Instructions from the start that warm the caches and are not counted.
     pub warm_up_instructions: u64,
 }
 
-/// The modelled machine, cut to the guest's CPUs and memory.
+/// The modelled machine, reduced to the guest's CPUs and memory.
 pub(super) struct LabMachine {
     machine: Machine,
     timing: Timing,
-    /// Caches, TLBs and CPUs, as the tracer is told.
+    /// Caches, TLBs and CPUs, as text for the tracer.
     pub setup: String,
-    /// Latencies and queues, as the tracer is told.
+    /// Latencies and queues, as text for the tracer.
     pub lab_setup: String,
-    /// What had to be assumed.
+    /// Assumptions about the machine.
     pub assumed: Vec<String>,
     memory_mib: u32,
 }
 
 impl LabMachine {
-    /// `argument`: what `--machine` named it; `cpus`: how many in all, spread evenly; `memory_mib`: of each node.
+    /// `argument`: the value of `--machine`; `cpus`: the total number, spread evenly; `memory_mib`: the size of each
+    /// node.
     pub fn new(
         machine: &Machine,
         argument: &str,
@@ -100,7 +101,7 @@ impl LabMachine {
             .sum()
     }
 
-    /// What time an unmodelled guest takes: the lines of the setup on instructions and quanta.
+    /// Lines of the setup on instructions and quanta, which determine the time of an unmodelled guest.
     pub fn pace(&self) -> Vec<&str> {
         let lines = self.lab_setup.lines();
         let names = ["instruction_fs", "quantum_ns", "pause_ns"];
@@ -109,12 +110,12 @@ impl LabMachine {
             .collect()
     }
 
-    /// Memory of each node.
+    /// Memory of each node, in MiB.
     pub fn memory_mib(&self) -> u32 {
         self.memory_mib
     }
 
-    /// What the emulator is told of nodes, CPUs, memory, distances (SLIT), latencies and bandwidths (HMAT).
+    /// Emulator options for nodes, CPUs, memory, distances (SLIT), latencies and bandwidths (HMAT).
     pub fn emulator_arguments(&self) -> Vec<String> {
         let nodes = self.machine.nodes.len();
         let cpus = self.cpus();
@@ -171,7 +172,7 @@ impl LabMachine {
         arguments
     }
 
-    /// The node with CPUs that is nearest to a node without.
+    /// The node with CPUs that is nearest to a node without CPUs.
     fn nearest(&self, memory: usize) -> usize {
         let with_cpus = self.machine.nodes.iter().enumerate();
         let with_cpus = with_cpus.filter(|(_, node)| !node.cpus.is_empty());
@@ -182,7 +183,7 @@ impl LabMachine {
         nearest.map_or(0, |(node, _)| node)
     }
 
-    /// The firmware's distance: the machine's own, otherwise in proportion to latencies.
+    /// Distance in the SLIT: the machine's own, or else in proportion to latencies.
     fn distance(&self, from: usize, to: usize) -> u32 {
         if from == to {
             return LOCAL_DISTANCE;
@@ -198,7 +199,7 @@ impl LabMachine {
     }
 }
 
-/// A bandwidth in MiB/s as the HMAT takes it: 16 bits, of a unit that is a power of two.
+/// A bandwidth in MiB/s that the HMAT can encode: a 16-bit entry times a unit that is a power of two.
 fn hmat_mib_per_s(bytes_per_s: f64) -> u64 {
     const ENTRY_MAX: f64 = 65534.0;
     let mib = (bytes_per_s / f64::from(1 << 20)).max(1.0);
@@ -209,8 +210,8 @@ fn hmat_mib_per_s(bytes_per_s: f64) -> u64 {
     (mib / unit as f64).round() as u64 * unit
 }
 
-/// The machine with so many CPUs, the first ones of each node, and what was left out. A last-level cache shrinks with the
-/// CPUs that share it ([`Tracing::new`]): a CPU has as much of it as when all of them are busy.
+/// Reduces the machine to the first CPUs of each node, and says what was left out. A last-level cache shrinks with the
+/// CPUs that share it ([`Tracing::new`]), so that each CPU has the share that it has when all CPUs are busy.
 fn with_cpus(
     machine: &Machine,
     wanted: Option<u32>,
@@ -307,7 +308,7 @@ fn lab_setup(
     Ok(setup.to_string())
 }
 
-/// Memory of this machine that is free, in MiB.
+/// Available memory of this machine, in MiB.
 fn free_mib() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
@@ -369,7 +370,7 @@ mod tests {
         assert!(arguments.contains("dist,src=0,dst=3,val=13"), "{arguments}");
         let latency = "initiator=0,target=3,hierarchy=memory,data-type=access-latency,latency=113";
         assert!(arguments.contains(latency), "{arguments}");
-        // 2.3 GHz; 64 bytes at 12.8 GB/s and 4 GB/s; from node 3 to node 0 over two links.
+        // Values for 2.3 GHz; 64 bytes at 12.8 GB/s and 4 GB/s; and two links from node 3 to node 0.
         let setup = LabSetup::parse(&machine.lab_setup).unwrap();
         assert_eq!(
             (setup.instruction_fs, setup.controller_fs),
@@ -392,7 +393,7 @@ mod tests {
     fn bandwidths_fit_into_the_hmat() {
         assert_eq!(hmat_mib_per_s(12.8e9), 12207);
         assert_eq!(hmat_mib_per_s(1.0), 1);
-        // 96599 MiB/s, in units of 2.
+        // 101.2919e9 bytes/s are 96599 MiB/s, which is encoded in units of 2.
         assert_eq!(hmat_mib_per_s(101.2919e9), 96600);
         let machine = lab("epyc-9224-cxl", Some(4)).unwrap();
         let arguments = machine.emulator_arguments().join(" ");

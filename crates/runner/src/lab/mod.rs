@@ -1,4 +1,4 @@
-//! A command on a modelled machine: in a real Linux under an emulator whose clock goes by the tracer's model.
+//! Runs a command on a modelled machine: in a real Linux guest whose clock follows the tracer's model.
 
 mod counts;
 mod emulator;
@@ -32,48 +32,48 @@ use guest::Guest;
 use kernel::KernelSymbols;
 use machine::{LabMachine, Warmth};
 
-/// What to run in the lab, and how.
+/// Options of a run in the lab.
 #[derive(Clone, Debug)]
 pub struct LabOptions {
     /// The command and its arguments; empty: a shell on the console.
     pub command: Vec<OsString>,
-    /// A line of shell that the guest runs before the command, not counted.
+    /// A line of shell that the guest runs before the command. Its time does not count.
     pub before: Option<String>,
     /// The modelled machine: `local`, a preset or a file.
     pub machine: String,
-    /// CPUs in all, spread evenly over the nodes. `None`: the machine's, sixteen at most.
+    /// Total number of CPUs, spread evenly over the nodes. `None`: the machine's CPUs, at most sixteen.
     pub cpus: Option<u32>,
-    /// Memory of each node.
+    /// Memory of each node, in MiB.
     pub memory_mib: u32,
-    /// Kernel to boot. `None`: the newest in /boot, or the one that the tests' guest boots.
+    /// Kernel to boot. `None`: the newest in /boot, or the kernel of the tests' guest.
     pub kernel: Option<PathBuf>,
     /// A folder that the command may write to.
     pub share: Option<PathBuf>,
-    /// From where on time is modelled.
+    /// Point from which time is modelled.
     pub modelled_from: ModelledFrom,
-    /// Instructions of all CPUs from there on that warm the caches and are not counted.
+    /// Instructions of all CPUs from that point that warm the caches and are not counted.
     pub warm_up_instructions: u64,
-    /// Where random numbers of the emulator begin.
+    /// Seed of the emulator's random numbers.
     pub seed: u32,
-    /// Processor time that the boot may take; ten times that by the clock. `None`: by the number of CPUs.
+    /// Processor time limit of the boot; the wall-clock limit is ten times as long. `None`: by the number of CPUs.
     pub boot_limit: Option<Duration>,
-    /// How long the command may take on this host.
+    /// Time limit of the command on this host.
     pub time_limit: Option<Duration>,
 }
 
-/// From where on time is modelled. Before, each instruction takes as long as without any miss.
+/// Point from which time is modelled. Before that point, each instruction takes as long as without any miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelledFrom {
     /// The boot.
     Boot,
-    /// The command's beginning.
+    /// The start of the command.
     Command,
-    /// The program's `nearpage_begin`.
+    /// The first `nearpage_begin` of the program.
     Marker,
 }
 
 impl ModelledFrom {
-    /// The command's beginning is the first begin mark.
+    /// Number of begin marks before the model starts. The first mark precedes the command.
     fn begin_marks(self) -> u64 {
         match self {
             Self::Boot => 0,
@@ -83,26 +83,26 @@ impl ModelledFrom {
     }
 }
 
-/// What came of it.
+/// Result of a run in the lab.
 #[derive(Clone, Debug)]
 pub struct LabRun {
-    /// The command's status as a shell shows it.
+    /// Exit status of the command, as a shell shows it.
     pub status: u8,
-    /// The modelled machine's name.
+    /// Name of the modelled machine.
     pub machine: String,
     /// CPUs of the guest.
     pub cpus: u32,
-    /// What the model counted; `None`: a shell was run.
+    /// Counts of the model; `None` for a shell.
     pub counts: Option<LabCounts>,
-    /// What became of pages while the command ran; `None`: a shell was run, or the kernel does not say.
+    /// Page events while the command ran; `None` for a shell, or if the kernel does not count them.
     pub pages: Option<LabPages>,
-    /// What had to be assumed of the machine.
+    /// Assumptions about the machine.
     pub assumed: Vec<String>,
-    /// Lines of the guest's kernel that put its clock or memory in doubt.
+    /// Messages of the guest's kernel that put its clock or memory in doubt.
     pub warnings: Vec<String>,
 }
 
-/// What a command prints.
+/// Output stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabStream {
     /// Standard output.
@@ -111,19 +111,19 @@ pub enum LabStream {
     Error,
 }
 
-/// Is given what the command prints while it runs.
+/// Called with the command's output while the command runs.
 pub type LabPrinter<'a> = &'a dyn Fn(LabStream, &[u8]);
 
 /// Runs a command on a modelled machine.
 ///
 /// # Errors
-/// No such command, emulator, firmware, kernel, busybox or tracer; a machine that can't be modelled, or CPUs or memory that it has
-/// not; a guest that doesn't boot, or goes down; an interrupt.
+/// The command, emulator, firmware, kernel, busybox or tracer is missing. The machine can't be modelled, or lacks the
+/// CPUs or memory. The guest doesn't boot, or crashes. An interrupt.
 pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error> {
     let machine = Machine::by_name_or_path(&options.machine, Path::new("/sys"))?;
     let shell = options.command.is_empty();
     if !shell {
-        // The guest has the same programs, and would boot for nothing.
+        // A missing program shows before the boot, because the guest has the same programs.
         check_command(&options.command)?;
     }
     let machine = LabMachine::new(
@@ -180,7 +180,7 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
             .unwrap_or_else(|| boot_limit(machine.cpus())),
         time_limit: options.time_limit,
     };
-    // A boot that is modelled is different in each run: caches and TLBs are not kept.
+    // A modelled boot cannot be reused, because a saved guest has no caches and TLBs.
     let kept = match options.modelled_from {
         ModelledFrom::Boot => None,
         _ => guest.kept_path()?,
@@ -203,7 +203,7 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
     })
 }
 
-/// What the model counted.
+/// Counts of the model.
 fn counted(
     from: ModelledFrom,
     machine: &LabMachine,
@@ -218,18 +218,18 @@ fn counted(
     LabCounts::parse(&text, machine.machine().nodes.len(), &symbols)
 }
 
-/// Processor time that a boot may take: Linux 6.12 with 16 CPUs took more than 210 s, 6.1 with four 17 s.
+/// Processor time limit of a boot: Linux 6.12 with 16 CPUs took more than 210 s, 6.1 with four 17 s.
 fn boot_limit(cpus: u32) -> Duration {
     Duration::from_secs(u64::from(60 + 20 * cpus))
 }
 
 /// Folders of a run.
 struct Folders {
-    /// For the emulator and the tracer alone.
+    /// Folder for the emulator and the tracer alone.
     own: PathBuf,
-    /// Which the guest writes to.
+    /// Folder that the guest writes to.
     work: PathBuf,
-    /// Which the command may write to.
+    /// Folder that the command may write to.
     share: Option<PathBuf>,
 }
 
@@ -262,7 +262,7 @@ impl Folders {
     }
 }
 
-/// A path as the emulator and the kernel's command line take it.
+/// A path as text, if the emulator and the kernel's command line can take it.
 fn text(path: &Path) -> Result<&str, LabError> {
     let text = path
         .to_str()
@@ -272,7 +272,7 @@ fn text(path: &Path) -> Result<&str, LabError> {
     })
 }
 
-/// A word of a shell script.
+/// Quotes a word for a shell script.
 fn quoted(word: &OsStr) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for byte in word.as_bytes() {
@@ -285,15 +285,15 @@ fn quoted(word: &OsStr) -> Vec<u8> {
     quoted
 }
 
-/// What the kernel counted of pages before and after the command, in the work folder.
+/// Files with the kernel's page counters before and after the command, in the work folder.
 const EVENTS_BEFORE: &str = "vmstat-before";
 const EVENTS_AFTER: &str = "vmstat-after";
 
-/// A shell on the console. When a session's first process ends, the kernel throws away what the console has not shown yet:
-/// `stty` waits until it has shown all.
+/// Command for a shell on the console. When a session's first process ends, the kernel discards output that the console
+/// has not shown yet, so `stty` waits until the output is shown.
 const SHELL: &[u8] = b"/bin/sh -i; status=$?; stty sane; exit $status";
 
-/// What the guest runs: the command between two marks, with this process's variables and folder, behind a line of shell.
+/// Script of the guest: this process's variables and folder, then `before`, then the command between two marks.
 fn guest_script(command: &[OsString], before: Option<&str>) -> Vec<u8> {
     let mut script = Vec::new();
     let mut line = |parts: &[&[u8]]| {

@@ -1,29 +1,29 @@
-//! What became of pages while a command ran in the lab, as the guest's kernel counts it.
+//! Page events while a command ran in the lab, from the guest's kernel.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Pages of a huge one, on x86-64.
+/// Number of pages in a huge page on x86-64.
 const PAGES_PER_HUGE_PAGE: u64 = 512;
 
-/// What became of pages while the command ran, of the whole guest; pages have 4 KiB.
+/// Page events of the whole guest while the command ran; pages have 4 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LabPages {
     /// Pages that automatic NUMA balancing migrated.
     pub migrated_by_balancing: u64,
-    /// Pages that were migrated for other reasons: calls (`move_pages`, `mbind`), compaction, demotion.
+    /// Pages that were migrated by calls (`move_pages`, `mbind`), compaction or demotion.
     pub migrated_otherwise: u64,
     /// Pages that could not be migrated.
     pub not_migrated: u64,
-    /// Pages that khugepaged copied into huge ones.
+    /// Pages that khugepaged copied into huge pages.
     pub copied_by_khugepaged: u64,
-    /// Faults that automatic NUMA balancing made to see accesses.
+    /// Page faults that automatic NUMA balancing caused to observe accesses.
     pub hinting_faults: u64,
-    /// Of those, the ones of CPUs on the page's node.
+    /// Part of `hinting_faults` by CPUs on the page's node.
     pub hinting_faults_local: u64,
     /// Page faults of all kinds.
     pub page_faults: u64,
-    /// Huge pages that faults made.
+    /// Huge pages that page faults made.
     pub huge_pages_made: u64,
     /// Huge pages that were split.
     pub huge_pages_split: u64,
@@ -34,9 +34,9 @@ pub struct LabPages {
 }
 
 impl LabPages {
-    /// From `/proc/vmstat` before and after the command; `None`: one of them is missing or damaged.
+    /// Differences of `/proc/vmstat` before and after the command; `None`: a text is missing or damaged.
     pub(super) fn parse(before: &str, after: &str) -> Option<Self> {
-        // Counts that a kernel is not built for are missing on both sides.
+        // Counters that the kernel was built without are missing in both texts and count as 0.
         let value = |text: &str, name: &str| {
             let mut lines = text.lines();
             let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -62,7 +62,7 @@ impl LabPages {
         })
     }
 
-    /// In words, what there is of it.
+    /// The events that occurred, as text.
     pub fn to_words(&self) -> Option<String> {
         let parts = [
             (

@@ -1,5 +1,5 @@
-//! What the launcher of a parallel job says of this process: its rank, its host, its job. Environment variables are
-//! others' words: numbers are checked, names bounded and fit to be part of a file's name.
+//! Facts that the launcher of a parallel job gives about this process: rank, host and job. Environment variables can
+//! contain anything, so numbers are checked, and names are bounded and made fit for file names.
 
 mod output;
 mod ranks;
@@ -15,23 +15,25 @@ pub(crate) use self::output::job_folder;
 pub use self::output::{OutputError, expand_output};
 pub use self::ranks::{RankSelection, RankSelectionError};
 
-/// Ranks, sizes and nodes beyond this are nobody's.
+/// Larger ranks, sizes and node numbers are not believed.
 const NUMBER_MAX: u32 = 1 << 24;
 
-/// The variables of a launcher; empty names: it has none such. `docs/guide/mpi.md` lists them with their sources.
+/// Names of a launcher's variables; an empty name means that the launcher has no such variable. `docs/guide/mpi.md`
+/// lists the variables with their sources.
 struct Variables {
     launcher: Launcher,
-    /// Besides the rank, what has to be there: other launchers give the rank under the same name, or pass it on.
+    /// A variable that must be set as well, because other launchers set the rank under the same name, or pass the rank
+    /// on.
     witness: &'static str,
     rank: &'static str,
     size: &'static str,
     local_rank: &'static str,
     node_index: &'static str,
-    /// What tells this launch from others.
+    /// Variable that distinguishes this launch from others.
     launch: &'static str,
 }
 
-/// What Hydra says, in whatever MPI it is.
+/// Variables of Hydra, which several MPIs use.
 const HYDRA: Variables = Variables {
     launcher: Launcher::Mpich,
     witness: "MPI_LOCALRANKID",
@@ -42,7 +44,8 @@ const HYDRA: Variables = Variables {
     launch: "",
 };
 
-/// The launcher nearest to the process first: `mpirun` inside a Slurm job passes on what `srun` said of its daemons.
+/// Launchers, nearest to the process first: `mpirun` inside a Slurm job passes on the variables that `srun` set for
+/// mpirun's daemons.
 const LAUNCHERS: [Variables; 8] = [
     Variables {
         launcher: Launcher::OpenMpi,
@@ -107,11 +110,11 @@ const LAUNCHERS: [Variables; 8] = [
     },
 ];
 
-/// Where resource managers have the number of a job.
+/// Variables of resource managers with the job's number.
 const JOBS: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
-/// What the launcher says of this process; nothing where there is none. Asked once: who asks later hears the same, though
-/// the launcher may have ended by then.
+/// The launcher's facts about this process; `None` without a launcher. They are read once and kept, because the
+/// launcher may end before this process.
 pub fn launched() -> Option<Launched> {
     static LAUNCHED: OnceLock<Option<Launched>> = OnceLock::new();
     let ask = || {
@@ -124,23 +127,23 @@ pub fn launched() -> Option<Launched> {
     LAUNCHED.get_or_init(ask).clone()
 }
 
-/// This host, as the kernel calls it.
+/// Name of this host in the kernel.
 pub(crate) fn own_host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }
 
-/// This host, where no launcher says it.
+/// Name of this host; empty if a launcher gives the host.
 pub(crate) fn host() -> String {
     launched().map_or_else(own_host, |_| String::new())
 }
 
-/// Whose this process is, as far as that is known.
+/// Origin of this process, if it is known.
 pub(crate) fn origin() -> Option<Origin> {
     Some(Origin::of(Path::new("/proc"), "self")).filter(|origin| *origin != Origin::default())
 }
 
-/// What this process is bound to, as it was started.
+/// CPUs and devices to which this process was bound when it was started.
 pub(crate) fn binding() -> Option<Binding> {
     let bound = Binding::of_status(&fs::read_to_string("/proc/self/status").ok()?)?;
     Some(bound.with_gpus(|name| std::env::var_os(name)))
@@ -170,7 +173,7 @@ fn launched_among(variable: impl Fn(&str) -> Option<OsString>, own_host: &str) -
     Some(Launched {
         launcher: found.launcher,
         rank,
-        // A size that the rank is not below is no size.
+        // A size that is not greater than the rank is ignored.
         size: number(found.size).filter(|&size| rank < size),
         local_rank: number(found.local_rank),
         node_index: number(found.node_index),
@@ -182,7 +185,8 @@ fn launched_among(variable: impl Fn(&str) -> Option<OsString>, own_host: &str) -
     })
 }
 
-/// The launcher's process on this host: the nearest ancestor that has no rank. Hydra gives its jobs no number.
+/// The launcher's process on this host: the nearest ancestor without a rank. It stands in for a job number, which Hydra
+/// does not give.
 fn launching_process() -> Option<u32> {
     const ANCESTORS_MAX: usize = 32;
     let mut pid = std::os::unix::process::parent_id();
@@ -261,7 +265,7 @@ mod tests {
         ];
         variables.extend(hydra);
         assert_eq!(among(&variables).unwrap().launcher, Launcher::Mpich);
-        // srun --mpi=pmi2 speaks PMI too, but has no local rank of Hydra's.
+        // `srun --mpi=pmi2` sets PMI variables too, but not Hydra's local rank.
         variables.pop();
         assert_eq!(among(&variables).unwrap().launcher, Launcher::Slurm);
     }

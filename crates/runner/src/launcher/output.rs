@@ -1,4 +1,4 @@
-//! Where the ranks of a job are recorded: placeholders in `-o`, and the default.
+//! Output folders of a job's ranks: placeholders in `-o`, and the default.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,10 +8,10 @@ use nearpage_recording::{Launched, fit_for_a_file};
 
 use super::{launched, own_host};
 
-/// Longest value of a variable that becomes part of a path, in bytes.
+/// Maximum length of a variable's value in a path, in bytes.
 const VALUE_BYTES_MAX: usize = 255;
 
-/// What is wrong with the placeholders of `-o`.
+/// Mistakes in the placeholders of `-o`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum OutputError {
@@ -45,10 +45,10 @@ pub enum OutputError {
     UnfitValue { pattern: String, variable: String },
 }
 
-/// The path of `-o` with its placeholders replaced by this process's values.
+/// Replaces the placeholders in the path of `-o` by this process's values.
 ///
 /// # Errors
-/// A placeholder that is unknown, or has no value here.
+/// A placeholder is unknown or has no value here.
 pub fn expand_output(pattern: &Path) -> Result<PathBuf, OutputError> {
     if !pattern.as_os_str().as_bytes().contains(&b'%') {
         return Ok(pattern.to_owned());
@@ -62,7 +62,7 @@ pub fn expand_output(pattern: &Path) -> Result<PathBuf, OutputError> {
     expansion.expand(|name| std::env::var_os(name))
 }
 
-/// The folder of the job that this process is a rank of, and in it the rank's, as they are by default:
+/// Default folder of this process's job, and name of the rank's folder below it:
 /// `PROGRAM.JOB.nearpage/rank-00042@HOST`.
 pub(crate) fn job_folder(launched: &Launched, program: &OsStr) -> (PathBuf, String) {
     let mut folder = program.to_owned();
@@ -146,7 +146,7 @@ impl Expansion<'_> {
         }
     }
 
-    /// Of a variable: part of one name, never a way to another folder.
+    /// Value of a variable. The value becomes part of a name, so it must not lead to another folder.
     fn value(
         &self,
         name: &[u8],
@@ -176,11 +176,11 @@ impl Expansion<'_> {
         self.pattern.display().to_string()
     }
 
-    /// What begins `rest` is no placeholder.
+    /// Error for an unknown placeholder at the start of `rest`.
     fn unknown(&self, rest: &[u8]) -> OutputError {
         let length = match rest.get(1) {
             Some(b'q') => rest.len(),
-            // All of a character of several bytes.
+            // A character of several bytes is kept whole.
             _ => {
                 1 + rest[1..].iter().take(1).count()
                     + rest[1..]

@@ -1,20 +1,20 @@
-//! `--ranks`: which ranks of a job are recorded.
+//! `--ranks`: selection of the ranks that are recorded.
 
 use std::str::FromStr;
 
-/// Which ranks are recorded: `0,8-15,every:16`.
+/// Ranks that are recorded, such as `0,8-15,every:16`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSelection(Vec<Part>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// From one rank to another, both included.
+    /// From the first rank to the last, both included.
     Range(u32, u32),
-    /// Ranks that this divides.
+    /// Ranks that are multiples of the number.
     Every(u32),
 }
 
-/// What is wrong with a list of ranks.
+/// A mistake in a list of ranks.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: expected ranks, such as 0,8-15 or every:16")]
 pub struct RankSelectionError(String);

@@ -1,4 +1,4 @@
-//! One of the runs that `optimize` compares.
+//! Runs that `optimize` compares.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use crate::Reporter;
 use crate::environment::Environment;
 use crate::error::Error;
 
-/// A run of a command, to be compared with others that are sampled alike.
+/// A run of a command, to be compared with other runs that are sampled in the same way.
 #[derive(Clone, Debug)]
 pub struct ComparedRun {
-    /// Folder of the recording; an earlier one there is replaced.
+    /// Folder of the recording. An earlier recording in the folder is replaced.
     pub output: PathBuf,
     /// The command and its arguments.
     pub command: Vec<OsString>,
-    /// Samples per second and CPU; `None`: as the sample budget allows.
+    /// Samples per second and CPU; `None`: as many as the sample budget allows.
     pub rate_hz: Option<f64>,
-    /// Variables by which a plan is enforced; empty: the command runs as it is.
+    /// Variables that enforce a plan; empty: the command runs without a plan.
     pub environment: Environment,
 }
 
@@ -28,7 +28,7 @@ impl ComparedRun {
     /// Runs the command to its end and records it. `say` gets a line if the command failed.
     ///
     /// # Errors
-    /// Those of [`observe`]; the run was interrupted.
+    /// Those of [`observe`], and an interrupted run.
     pub fn observe(self, say: Reporter<'_>) -> Result<Observed, Error> {
         let observed = observe(&self.options(), say)?;
         match observed.state {
@@ -47,7 +47,7 @@ impl ComparedRun {
         ObserveOptions {
             replace: true,
             rate_hz: self.rate_hz,
-            // All runs are to cost the same: by rate, or by budget.
+            // Sampling must cost the same in all runs, so only the rate or the budget limits it.
             max_overhead: None,
             thread_placement: match self.environment.is_empty() {
                 true => ThreadPinning::None,

@@ -1,4 +1,4 @@
-//! Appends what the sampler sees to the recording's log.
+//! Appends the sampler's output to the recording's log.
 
 use std::io;
 
@@ -8,8 +8,8 @@ use nearpage_sampler::Sink;
 use crate::Reporter;
 use crate::error::Error;
 
-/// Appends to a log. Where that fails (a full disk) the command must still run to its end: the first failure is kept,
-/// and nothing is written any more.
+/// Appends to a log. After a failure, such as a full disk, the command must still run to its end: the sink keeps the
+/// first failure and stops writing.
 pub(super) struct LogSink<'a> {
     log: LogWriter,
     batch: AccessBatch,
@@ -19,7 +19,7 @@ pub(super) struct LogSink<'a> {
 }
 
 impl<'a> LogSink<'a> {
-    /// A failure is told to `say` when it happens.
+    /// `say` gets a failure when it happens.
     pub(super) fn new(log: LogWriter, say: Reporter<'a>) -> Self {
         Self {
             log,
@@ -30,10 +30,10 @@ impl<'a> LogSink<'a> {
         }
     }
 
-    /// The log, which is still to be finished, and the programs that the kernel refused to sample.
+    /// The unfinished log, and the programs that the kernel refused to sample.
     ///
     /// # Errors
-    /// Something could not be written.
+    /// Writing failed.
     pub(super) fn into_log(self) -> Result<(LogWriter, UnsampledPrograms), Error> {
         match self.failure {
             None => Ok((self.log, self.unsampled)),

@@ -1,4 +1,4 @@
-//! What a recording's metadata says of how it was sampled.
+//! Metadata of a recording about its sampling.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use super::program::ObservedProgram;
 use crate::environment::rank;
 use crate::launcher;
 
-/// The metadata when a recording begins.
+/// Metadata at the start of a recording.
 pub(super) fn at_start(
     options: &ObserveOptions,
     sampling: &Options,
@@ -45,7 +45,7 @@ pub(super) fn at_start(
     metadata
 }
 
-/// Where accesses come from, and at what rate.
+/// Sets the source of the accesses, and the sampling rate.
 pub(super) fn set_source(metadata: &mut Metadata, sampling: &Options, choice: &Choice) {
     let rate_hz = sampling.rate_hz.unwrap_or(UNMEASURED_RATE_HZ);
     metadata.rate_hz = if choice.fixed_period { 0.0 } else { rate_hz };
@@ -56,7 +56,7 @@ pub(super) fn set_source(metadata: &mut Metadata, sampling: &Options, choice: &C
     };
 }
 
-/// The rates sampled at; empty where the rate stayed as it was.
+/// Sampling rates over time; empty if the rate was constant.
 pub(super) fn rates(summary: &Summary) -> Vec<RateChange> {
     let rate = |change: &nearpage_sampler::RateChange| RateChange {
         time_ns: change.time_ns,
@@ -68,7 +68,7 @@ pub(super) fn rates(summary: &Summary) -> Vec<RateChange> {
     }
 }
 
-/// What became of the samples of all threads.
+/// Numbers of samples by outcome, summed over threads.
 pub(super) fn counts(summary: &Summary) -> SampleCounts {
     let mut sum = summary
         .threads
@@ -81,7 +81,7 @@ pub(super) fn counts(summary: &Summary) -> SampleCounts {
             kernel: sum.kernel + thread.counts.kernel,
             lost: sum.lost + thread.counts.lost,
         });
-    // The kernel tells losses of a ring, and not always of which thread.
+    // The kernel counts losses of a ring, and does not always say of which thread.
     sum.lost = sum.lost.max(summary.records.lost) + summary.signal_losses.dropped;
     sum
 }

@@ -1,5 +1,5 @@
-//! Records samples of a command, or of what is running already: the sampler's output and the preload library's log end
-//! in one recording.
+//! Records samples of a command or of running processes. The sampler's output and the preload library's log end up in
+//! one recording.
 
 mod compared;
 mod log_sink;
@@ -35,42 +35,42 @@ use crate::libraries::PreloadLibrary;
 use crate::messages;
 use crate::output::OutputFolder;
 
-/// What to record, and how.
+/// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct ObserveOptions {
     /// Folder of the recording.
     pub output: PathBuf,
-    /// An earlier recording there may be replaced.
+    /// May an earlier recording in the folder be replaced?
     pub replace: bool,
-    /// Where accesses come from.
+    /// Source of the accesses.
     pub source: RequestedSource,
-    /// What to sample where that is the PMU.
+    /// Options of the PMU, if it is the source.
     pub pmu: PmuOptions,
-    /// Which accesses to keep.
+    /// Selection of the accesses to keep.
     pub wanted: AccessSelection,
-    /// Samples per second and CPU; `None`: as many as cost little here.
+    /// Samples per second and CPU; `None`: as many as have a low cost on this machine.
     pub rate_hz: Option<f64>,
-    /// The share of the program's time that sampling may take; `None`: without a rate and a period, what
-    /// the sample budget allows, else as much as it takes.
+    /// Limit of the share of the program's time that sampling takes. `None`: the sample budget, or no limit if a rate
+    /// or period is set.
     pub max_overhead: Option<f64>,
     /// Time from the start until sampling begins.
     pub after: Duration,
     /// How long sampling lasts; `None`: to the end.
     pub duration: Option<Duration>,
-    /// Which small allocations to log.
+    /// Small allocations to log.
     pub small_allocations: SmallAllocations,
     /// Leave out paths and arguments.
     pub redact: bool,
-    /// How threads are pinned, for the metadata; the pins themselves are in `environment`.
+    /// Pinning of the threads, for the metadata; `environment` has the pins.
     pub thread_placement: ThreadPinning,
     /// Variables that placement adds.
     pub environment: Environment,
-    /// Whom to observe.
+    /// Command or processes to observe.
     pub target: Target,
 }
 
 impl ObserveOptions {
-    /// All of a target, from its start or from now, to its end.
+    /// Records a target from its start, or from now, to its end.
     pub fn new(output: PathBuf, target: Target) -> Self {
         Self {
             output,
@@ -91,33 +91,33 @@ impl ObserveOptions {
     }
 }
 
-/// What came of a recording.
+/// Result of a recording.
 #[derive(Debug)]
 pub struct Observed {
     /// How the target ended.
     pub state: State,
-    /// Where the samples came from.
+    /// Source of the samples.
     pub source: Source,
-    /// What became of the samples.
+    /// Numbers of samples by outcome.
     pub counts: SampleCounts,
-    /// Samples per second and CPU; 0: they came by period.
+    /// Samples per second and CPU; 0: samples came by period.
     pub rate_hz: f64,
-    /// The rates sampled at, by time; empty where the rate stayed.
+    /// Sampling rates over time; empty if the rate was constant.
     pub rates: Vec<RateChange>,
-    /// Within the sample budget: processor time that sampling took, the recorder's part included.
+    /// Processor time that sampling took, including the recorder's; `None` without a sample budget.
     pub sampling: Option<Duration>,
-    /// How long was sampled.
+    /// Duration of sampling.
     pub elapsed: Duration,
-    /// What to say of the recording.
+    /// Messages about the recording, for the user.
     pub notes: Vec<String>,
-    /// Whether the recording's tables are made.
+    /// Are the recording's tables made?
     pub finished: Finished,
-    /// The target ran already: no command was started.
+    /// Did the target run already? Then no command was started.
     pub attached: bool,
 }
 
 impl Observed {
-    /// How the command ended; status 130 where it lives on, and 0 for what was attached to, which is meant to go on.
+    /// Exit status of the command: 130 if the command continues, 0 for running processes, which are meant to continue.
     pub fn exit_status(&self) -> ExitStatus {
         match self.attached {
             true => ExitStatus::default(),
@@ -126,11 +126,11 @@ impl Observed {
     }
 }
 
-/// Records `options.target` from its start, or from now, to its end. `say` gets a line at once if the recording cannot be
-/// written any more; all other lines for the user are in [`Observed::notes`].
+/// Records `options.target` from its start, or from now, to its end. `say` gets a line at once if the recording can't
+/// be written any more; [`Observed::notes`] has all other messages.
 ///
 /// # Errors
-/// A target that cannot be observed; an output folder that cannot be written, or that may not be replaced.
+/// The target cannot be observed, or the output folder cannot be written or must not be replaced.
 pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, Error> {
     let machine = Machine::local(Path::new("/sys"))?;
     let mut notes = Vec::new();
@@ -179,7 +179,8 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
     let (mut log, unsampled) = sink.into_log()?;
     let is_attached = attached.is_some();
     log.metadata_mut().attached = attached;
-    // The sampler may have taken another source than was chosen before: someone else took the PMU meanwhile.
+    // The sampler may use another source than the chosen one, for example if another program has taken the PMU
+    // meanwhile.
     metadata::set_source(log.metadata_mut(), &sampling, &choice);
     if let Some(full_hz) = full_rate_hz {
         log.metadata_mut().rate_hz = full_hz;
@@ -187,7 +188,7 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
     finish(log, &summary, &unsampled, notes, is_attached)
 }
 
-/// What the sampler is told of the source and the rate, and which source it will take.
+/// Options of the sampler for source and rate, and the source that the sampler will use.
 fn sampling_options(
     options: &ObserveOptions,
     program: &ObservedProgram,
@@ -214,7 +215,7 @@ fn sampling_options(
 
 fn add_timing_and_environment(sampling: &mut Options, options: &ObserveOptions, machine: &Machine) {
     sampling.max_overhead = options.max_overhead;
-    // Whoever asks for a rate or a period has it.
+    // An explicit rate or period takes precedence over the budget.
     if options.max_overhead.is_none() && options.rate_hz.is_none() && options.pmu.period.is_none() {
         sampling.budget = true;
         sampling.max_overhead = Some(DEFAULT_MAX_OVERHEAD);
@@ -225,7 +226,7 @@ fn add_timing_and_environment(sampling: &mut Options, options: &ObserveOptions, 
     sampling.environment = options.environment.clone();
 }
 
-/// Has the command load the preload library, which logs allocations into the recording.
+/// Makes the command load the preload library, which logs allocations into the recording.
 fn preload(
     sampling: &mut Options,
     library: &PreloadLibrary,
@@ -245,7 +246,7 @@ fn preload(
     Ok(())
 }
 
-/// Completes the recording with what was counted.
+/// Completes the recording with counts and notes.
 fn finish(
     mut log: LogWriter,
     summary: &Summary,

@@ -1,5 +1,3 @@
-//! The program that is recorded.
-
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -13,23 +11,23 @@ use nearpage_sampler::Target;
 use crate::error::Error;
 use crate::libraries::{PRELOAD_MISSING, PreloadLibrary, kept_out};
 
-/// What is recorded, as its metadata has it.
+/// The recorded program, for the recording's metadata.
 #[derive(Debug, Default)]
 pub(super) struct ObservedProgram {
-    /// Command and arguments, as far as they are known.
+    /// Command and arguments, if they are known.
     pub command: Vec<String>,
     /// Build-id of the executable.
     pub build_id: String,
-    /// Who ran already, in words; `None`: a command is started.
+    /// Description of the running processes; `None`: a command is started.
     pub attached_to: Option<String>,
-    /// What is preloaded into a command.
+    /// Preload library for a command.
     pub library: Option<PreloadLibrary>,
-    /// Why the preload library will not be inside, and what helps; `None`: it will.
+    /// Why the preload library cannot be inside, with a remedy; `None`: it can.
     pub without_library: Option<String>,
 }
 
 impl ObservedProgram {
-    /// Adds to `notes` what has to be said of a command.
+    /// Describes a target. `notes` gets messages about a command.
     pub(super) fn of(target: &Target, notes: &mut Vec<String>) -> Result<Self, Error> {
         Ok(match target {
             Target::Command(command) => Self::started(command, notes)?,
@@ -41,7 +39,7 @@ impl ObservedProgram {
         })
     }
 
-    /// Of a target that runs already; `name` says who that is.
+    /// A target that runs already, described by `name`.
     fn attached(name: String) -> Self {
         Self {
             attached_to: Some(name),
@@ -53,7 +51,7 @@ impl ObservedProgram {
         }
     }
 
-    /// Of running processes, `first` among them: the command is its.
+    /// Running processes. Command and build-id are those of process `first`.
     fn running(first: u32, pids: &[u32]) -> Self {
         let listed: Vec<String> = pids.iter().map(u32::to_string).collect();
         let noun = match pids {
@@ -75,7 +73,7 @@ impl ObservedProgram {
         }
     }
 
-    /// Of a command that is about to be started.
+    /// A command that is about to be started.
     fn started(command: &[OsString], notes: &mut Vec<String>) -> Result<Self, Error> {
         let search = SearchPaths::from_environment();
         let program = command.first().ok_or(Error::NoCommand)?;
@@ -100,7 +98,8 @@ impl ObservedProgram {
             (None, None) => Some(PRELOAD_MISSING.to_owned()),
             (None, Some(_)) => None,
         };
-        // Programs that a static one executes can have it; one with a sanitizer does not start with it.
+        // Programs that a static program executes can load the library. A program with a sanitizer does not start with
+        // the library.
         let library = library.filter(|_| !matches!(kept_out, Some(NoLog::Sanitizer(_))));
         let words = command
             .iter()

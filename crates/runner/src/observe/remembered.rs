@@ -1,6 +1,6 @@
-//! The cost of a sample on this machine, kept from one recording to the next. Measuring takes a tenth of a second, and a
-//! busy machine makes samples look more expensive than they are. So the first few recordings measure, and the lowest
-//! cost counts.
+//! The cost of a sample on this machine, kept for later recordings. A measurement takes a tenth of a second, and a busy
+//! machine makes samples look more expensive than they are. So the first few recordings measure, and the lowest cost
+//! counts.
 //!
 //! The file is `$XDG_CACHE_HOME/nearpage/samples.json` (`~/.cache/nearpage`). Kernel, processors and boot time identify a
 //! machine, as the kernel's parameters change the cost of an interrupt. Entries that cannot be read or are not
@@ -19,16 +19,16 @@ use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
 const BYTES_MAX: u64 = 64 << 10;
-/// Machines with one home directory.
+/// Limit of the machines that share a home directory.
 const MACHINES_MAX: usize = 64;
-/// Recordings that measure.
+/// Number of recordings that measure.
 const MEASUREMENTS: u32 = 3;
 const DAYS_MAX: u64 = 30;
 
-/// What samples cost here, and where they stand: remembered, or measured now.
+/// Cost and skid of samples on this machine, from the file or a measurement.
 pub(super) fn calibration(source: RequestedSource) -> Result<Calibration, Error> {
     let measure = || calibrate_for(source);
-    // Where the clock is refused, it is the other source that is measured.
+    // Without the clock source, the signal source is measured.
     let by_signals = source == RequestedSource::Signal || !clock_opens();
     let Some((file, machine)) = file().zip(Machine::here(Path::new("/proc"), by_signals)) else {
         return measure();
@@ -64,13 +64,13 @@ fn remembered(
         known.machines.push(one);
         let surplus = known.machines.len().saturating_sub(MACHINES_MAX);
         known.machines.drain(..surplus);
-        // Where it cannot be kept, the next recording measures.
+        // If the file cannot be written, the next recording measures again.
         let _ = known.write(file);
     }
     Ok(newest)
 }
 
-/// In the user's folder for such files; `None` without a home.
+/// Path of the file in the user's cache folder; `None` without a home.
 fn file() -> Option<PathBuf> {
     let absolute = |name: &str| {
         env::var_os(name)
@@ -86,14 +86,14 @@ fn now_days() -> u64 {
     since.map_or(0, |since| since.as_secs() / 86_400)
 }
 
-/// All that is remembered.
+/// Contents of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct MeasuredCosts {
     version: u32,
     machines: Vec<MachineSampleCost>,
 }
 
-/// What tells a machine from others.
+/// Identity of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Machine {
     kernel: String,
@@ -102,12 +102,12 @@ struct Machine {
     by_signals: bool,
 }
 
-/// What samples cost on a machine.
+/// Costs of samples on a machine.
 #[derive(Debug, Serialize, Deserialize)]
 struct MachineSampleCost {
     #[serde(flatten)]
     machine: Machine,
-    /// Since 1970.
+    /// Day of the measurement, since 1970.
     measured_days: u64,
     measurements: u32,
     side: String,
@@ -138,7 +138,7 @@ impl Machine {
 }
 
 impl MachineSampleCost {
-    /// `None`: not all was measured.
+    /// `None` if the measurement is incomplete.
     fn new(machine: &Machine, found: Calibration, measurements: u32, days: u64) -> Option<Self> {
         Some(Self {
             machine: machine.clone(),
@@ -152,7 +152,7 @@ impl MachineSampleCost {
         })
     }
 
-    /// Is it plausible, and not too old?
+    /// Is the entry plausible, and not too old?
     fn is_of(&self, now_days: u64) -> bool {
         let costs = [self.close_cost_ns, self.sample_cost_ns];
         let is_recent =
@@ -198,14 +198,14 @@ impl MeasuredCosts {
             .create(folder)?;
         let there = fs::symlink_metadata(folder)?;
         if !there.is_dir() || there.uid() != own_user() || there.mode() & 0o022 != 0 {
-            // Somebody else may put anything there, as with another user's home under sudo.
+            // Another user can write to the folder, as with another user's home under sudo.
             return Ok(());
         }
         replace(file, &serde_json::to_vec(self)?)
     }
 }
 
-/// What `fuzz/` calls: what is taken from a file is plausible, and can be written and read again.
+/// For `fuzz/`: values from a file are plausible, and can be written and read again.
 pub fn fuzz(bytes: &[u8]) {
     const DAY: u64 = 20_000;
     let known = std::str::from_utf8(bytes)
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(got, found(12e3, 12e3));
         let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // Another machine, and another month.
+        // Costs are measured again on another machine, and after a month.
         for (boot, days) in [("b", 129), ("a", 130), ("a", 99)] {
             let got = remembered(&file, &machine(boot), days, || Ok(found(9e3, 9e3)));
             assert_eq!(got.unwrap().sample_cost_ns, Some(9e3));

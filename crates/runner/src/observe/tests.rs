@@ -19,7 +19,7 @@ fn choice(source: Source) -> Choice {
     }
 }
 
-/// Of two threads that were sampled for a second.
+/// Summary of two threads that were sampled for a second.
 fn summary() -> Summary {
     let thread = |tid, samples| SampledThread {
         pid: 1,
@@ -78,7 +78,7 @@ fn metadata_says_how_the_command_was_sampled() {
     assert_eq!((clock.source, clock.rate_hz), (Source::Clock, 500.0));
     assert_eq!(clock.calibration, Calibration::default().to_string());
 
-    // A PMU measures latency itself: instead of a calibration there is what it can do.
+    // A PMU measures latency itself, so its capabilities take the place of a calibration.
     let by_period = Choice {
         fixed_period: true,
         ..choice(Source::Pmu)
@@ -205,7 +205,7 @@ fn what_was_lost_is_told_with_its_remedy() {
             "the rate went from 997 to 400 Hz in 1 step, to keep --max-overhead: a sample costs 2.5 µs",
         ]
     );
-    // Samples that were dropped inside the program are counted among the lost records, and are told once.
+    // Samples that were dropped inside the program count among the lost samples, and are reported once.
     summary.records.lost = 0;
     summary.signal_losses.dropped = 2;
     let said = warnings(
@@ -228,7 +228,7 @@ fn a_recording_without_samples_says_why() {
     let said = warnings(&summary, &SampleCounts::default(), &unsampled);
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with("no samples:"), "{said:?}");
-    // The kernel told of the program's start, and of nothing after that.
+    // The kernel reported the start of the program and nothing afterwards.
     unsampled.event(&Event::Name {
         time_ns: 1,
         pid: 7,

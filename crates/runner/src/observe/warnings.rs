@@ -1,10 +1,10 @@
-//! What to say of samples that are missing.
+//! Warnings about missing samples.
 
 use nearpage_amount::{counted, percent, time};
 use nearpage_recording::{SampleCounts, UnsampledPrograms};
 use nearpage_sampler::{SignalLosses, Summary};
 
-/// Sentences for the user, each with its remedy where there is one.
+/// Sentences for the user. Each names a remedy if there is one.
 pub(super) fn warnings(
     summary: &Summary,
     counts: &SampleCounts,
@@ -91,7 +91,7 @@ pub(super) fn warnings(
     warnings
 }
 
-/// Hardware samples whose data source is of a later kernel.
+/// A warning about hardware samples with a data source that only a later kernel defines.
 fn unknown_sources(summary: &Summary) -> Option<String> {
     let records = &summary.records;
     (records.unknown_sources > 0).then(|| {

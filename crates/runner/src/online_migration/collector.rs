@@ -1,4 +1,5 @@
-//! A collector of OpenTelemetry's profiles, on a thread of its own: one that is down or slow costs the daemon nothing.
+//! Posts profiles to an OpenTelemetry collector on a thread of its own, so that a slow collector does not delay the
+//! daemon.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,19 +10,19 @@ use nearpage_amount::counted;
 use nearpage_http::{Endpoint, Posted};
 use nearpage_report::rejected_profiles;
 
-/// Messages that wait for the collector, at most. The oldest make way for new ones.
+/// Limit of the number of waiting messages. The oldest message is dropped for a new one.
 const WAITING_MAX: usize = 8;
-/// Time that the collector has for a message.
+/// Time limit for posting a message.
 const POST_TIME: Duration = Duration::from_secs(10);
-/// Time that it has for all that is left, when the daemon ends.
+/// Time limit for posting the remaining messages when the daemon ends.
 const END_TIME: Duration = Duration::from_secs(2);
-/// Time until a message is posted again; twice as long after each failure.
+/// Initial time between retries, which doubles with each failure, and its maximum.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// Statuses of a collector that may take the same message later, by OTLP's specification.
+/// Statuses that OTLP's specification defines as retryable.
 const RETRIED: [u16; 4] = [429, 502, 503, 504];
 
-/// The thread that posts.
+/// The thread that posts messages.
 #[derive(Debug)]
 pub(super) struct Collector {
     shared: Arc<Shared>,
@@ -45,12 +46,12 @@ struct State {
     is_told: bool,
 }
 
-/// What became of messages.
+/// Numbers of messages by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PostCounts {
-    /// The collector has them.
+    /// Messages that the collector took.
     pub sent: u64,
-    /// It does not.
+    /// Messages that were lost.
     pub lost: u64,
 }
 
@@ -66,7 +67,7 @@ impl Collector {
         Self { shared }
     }
 
-    /// Takes a message, and does not wait.
+    /// Queues a message without waiting.
     pub fn post(&self, message: Vec<u8>) {
         let mut state = self.shared.state();
         if state.waiting.len() == WAITING_MAX {
@@ -77,12 +78,12 @@ impl Collector {
         self.shared.changed.notify_all();
     }
 
-    /// What became of messages so far.
+    /// Numbers of messages so far, by outcome.
     pub fn counts(&self) -> PostCounts {
         self.shared.state().counts
     }
 
-    /// A line when the first message is lost, once.
+    /// A message when the first profile is lost; `None` afterwards.
     pub fn trouble(&self) -> Option<String> {
         let mut state = self.shared.state();
         if state.counts.lost == 0 || std::mem::replace(&mut state.is_told, true) {
@@ -95,7 +96,7 @@ impl Collector {
         ))
     }
 
-    /// Waits for what is left, but not long; a line that says what was lost, if anything.
+    /// Waits for the remaining messages up to the time limit. Returns a message about lost profiles, if there are any.
     pub fn finish(self) -> Option<String> {
         let mut state = self.shared.state();
         state.has_ended = true;
@@ -168,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// The next message, when there is one; none after the end.
+    /// Waits for the next message; `None` after the end.
     fn next(&self) -> Option<Vec<u8>> {
         let state = self.state();
         let is_idle = |state: &mut State| state.waiting.is_empty() && !state.has_ended;
@@ -182,13 +183,13 @@ impl Shared {
     }
 }
 
-/// What an answer means.
+/// Meaning of a collector's answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Taken,
-    /// The collector does not want this message.
+    /// The collector refuses this message.
     Refused(String),
-    /// It may take the message later, after this time if it says so.
+    /// The collector may take the message later, after this time if it gives one.
     Later(String, Option<Duration>),
 }
 
@@ -227,7 +228,7 @@ mod tests {
             }))
         };
         assert_eq!(answered(200, b""), Outcome::Taken);
-        // What is no message says nothing of rejections.
+        // A body that is no message rejects nothing.
         assert_eq!(answered(200, b"\xff\xff"), Outcome::Taken);
         let refused = |outcome| matches!(outcome, Outcome::Refused(_));
         // partial_success { rejected_profiles: 2, error_message: "no" }
@@ -250,7 +251,7 @@ mod tests {
         );
     }
 
-    /// Nobody listens there: a port that was free is not given away again at once.
+    /// A collector without a listener. The system does not reuse the port at once, so that nothing listens there.
     fn down() -> Collector {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));

@@ -1,4 +1,4 @@
-//! What was sampled of running programs, added up for some seconds: which object, from which node, on which node.
+//! Sums of the samples of running programs over some seconds: by object, CPU node and memory node.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,25 +13,25 @@ use rustc_hash::FxHashMap;
 
 use crate::launcher::own_host;
 
-/// Samples of a message that are told apart, at most.
+/// Limit of the number of separate sums in a message.
 const ROWS_MAX: usize = 20_000;
-/// Where the others are.
+/// Name that stands for the objects beyond the limit.
 const OTHERS: &str = "other objects";
-/// Processes whose mappings are read in an interval, at most.
+/// Limit of the number of processes whose mappings are read in an interval.
 const READ_MAX: usize = 64;
 
-/// Adds up reports until a message is due.
+/// Sums up reports until a message is due.
 #[derive(Debug)]
 pub(super) struct Profiles {
     every: Duration,
     proc_root: PathBuf,
     page_bytes: u64,
     nodes: Vec<NodeId>,
-    /// Samples stand for many accesses each.
+    /// Does each sample stand for many accesses?
     is_weighted: bool,
     begin_unix_ns: u64,
     length_ns: u64,
-    /// Process and page of the numbers in reports.
+    /// Process and page for each number in reports.
     numbers: FxHashMap<u32, (u16, u64)>,
     mappings: FxHashMap<u16, ReadMappings>,
     known: FxHashMap<u16, Known>,
@@ -39,12 +39,11 @@ pub(super) struct Profiles {
     rows: usize,
 }
 
-/// A process.
 #[derive(Clone, Debug)]
 struct Known {
     pid: u32,
     name: String,
-    /// What a sample of it stands for, as of the latest interval.
+    /// Time that a sample of the process stands for, as of the latest interval.
     cost_ns: f64,
 }
 
@@ -57,11 +56,11 @@ struct Sum {
 #[derive(Debug, Default)]
 struct ReadMappings {
     list: Vec<Mapping>,
-    /// They were read in this interval.
+    /// Were the mappings read in this interval?
     is_fresh: bool,
 }
 
-/// What samples have in common.
+/// Properties by which samples are summed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     object: String,
@@ -76,11 +75,11 @@ struct Place {
     kind: AccessKind,
 }
 
-/// Samples of an interval: by process, position of the mapping among the process's, and place.
+/// Number of samples in an interval: by process, position of the mapping in the process, and place.
 type Counts = FxHashMap<(u16, Option<u32>, Place), u64>;
 
 impl Profiles {
-    /// Of a daemon whose log begins with `head`; a message is due after `every`.
+    /// Starts for a daemon whose log begins with `head`; a message is due after `every`.
     pub fn new(head: &Head, is_weighted: bool, every: Duration) -> Self {
         Self {
             every,
@@ -98,7 +97,7 @@ impl Profiles {
         }
     }
 
-    /// Takes in an interval. A message, when one is due.
+    /// Adds an interval, and returns a message if one is due.
     pub fn take(&mut self, report: &Report) -> Option<Vec<u8>> {
         self.know_processes(report);
         let counts = self.count(&report.entry);
@@ -114,11 +113,11 @@ impl Profiles {
         }
     }
 
-    /// A message with what there is, if there is anything.
+    /// A message with the sums so far, if there are any.
     pub fn message(&mut self) -> Option<Vec<u8>> {
         let begin_unix_ns = std::mem::replace(&mut self.begin_unix_ns, unix_ns());
         let length_ns = std::mem::take(&mut self.length_ns);
-        // Programs map and unmap meanwhile.
+        // Programs change their mappings, so they are read again for the next message.
         self.mappings.clear();
         self.rows = 0;
         let sums = std::mem::take(&mut self.sums).into_iter();
@@ -167,7 +166,7 @@ impl Profiles {
         counts
     }
 
-    /// Processes of an interval. One that ended in it is in no report any more, and stays as it was.
+    /// Notes the processes of an interval. A process that has ended keeps its last values.
     fn know_processes(&mut self, report: &Report) {
         for (logged, time) in report.entry.processes.iter().zip(&report.process_times) {
             let before = self
@@ -177,7 +176,7 @@ impl Profiles {
             let known = Known {
                 pid: logged.pid,
                 name: printable(&logged.name),
-                // Samples stand for equal shares of the time that was lost.
+                // Each sample stands for an equal share of the lost time.
                 cost_ns: match logged.accesses {
                     0 => before,
                     accesses => time.lost_ns / accesses as f64,
@@ -187,7 +186,7 @@ impl Profiles {
         }
     }
 
-    /// Position of the mapping of an address among those of its process.
+    /// Position of an address's mapping among the mappings of its process.
     fn mapping(&mut self, process: u16, address: u64, reads_left: &mut usize) -> Option<u32> {
         let read = self.mappings.entry(process).or_default();
         let position = |list: &[Mapping]| {
@@ -196,7 +195,7 @@ impl Profiles {
                 .ok()
         };
         let mut found = position(&read.list);
-        // What is not there may have been mapped meanwhile.
+        // An unknown address may have been mapped after the last reading.
         if found.is_none()
             && !read.is_fresh
             && *reads_left > 0
@@ -239,7 +238,7 @@ impl Profiles {
         }
     }
 
-    /// Sums with the numbers of nodes; those that cost most first.
+    /// The sums with node numbers, ordered by cost.
     fn accesses(&self, sums: FxHashMap<Key, Sum>) -> Vec<RunningAccess> {
         let node = |at: u16| self.nodes.get(usize::from(at)).copied();
         let mut accesses: Vec<RunningAccess> = sums

@@ -1,5 +1,5 @@
-//! Hands plans to the preload library: which threads are pinned where, how large teams are in this run, the
-//! compact form on disk, and what the library says of the placement at the end.
+//! Hands plans to the preload library: pins of threads, sizes of teams in this run, the compact plan on disk, and the
+//! library's summary at the end.
 
 mod outcome;
 mod rule;
@@ -24,33 +24,33 @@ use crate::error::{Error, IoContext, NO_FOLDER};
 
 /// Linux's default of `vm.max_map_count`.
 const MAPPINGS_DEFAULT: u32 = 65_530;
-/// The compact plan, in a folder of its own.
+/// File of the compact plan, in a temporary folder.
 const PLAN_FILE: &str = "plan";
-/// How LLVM's OpenMP runtime is told to leave affinities alone.
+/// Variable that makes LLVM's OpenMP runtime leave thread affinities alone.
 const LLVM_AFFINITY: &str = "KMP_AFFINITY";
-/// `touch`: a process's touched pages are at most this part of the memory that is available when it starts. Sparse
-/// arrays would fill the memory otherwise.
+/// With `touch`, a process touches at most this part of the memory that is available when it starts. Otherwise, sparse
+/// arrays would fill the memory.
 const TOUCH_PART: u64 = 4;
 
-/// How plans are to be enforced.
+/// Options for enforcing plans.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacingOptions<'a> {
-    /// Where the command is to run.
+    /// Machine on which the command runs.
     pub machine: &'a Machine,
-    /// Plans, a program's each.
+    /// Plans, one for each program.
     pub plans: &'a [Plan],
-    /// Placements by hand, which come before the plans'.
+    /// Placements by hand, which take precedence over the plans.
     pub rules: &'a [PlaceRule],
-    /// How threads are pinned; `None`: as the plans need.
+    /// Thread layout; `None`: the layout that the plans need.
     pub threads: Option<ThreadPlacement>,
-    /// How pages get where they belong.
+    /// Mechanism that puts pages on their nodes.
     pub mechanism: Mechanism,
-    /// With [`Mechanism::Touch`]: heap objects for which the nodes are visited once.
+    /// With [`Mechanism::Touch`]: number of heap objects for which the nodes are visited once.
     pub touch_group: u32,
 }
 
 impl<'a> PlacingOptions<'a> {
-    /// No placements and no pins: memory policies on `machine`, where placements are added.
+    /// No placements and no pins; memory policies as the mechanism.
     pub fn new(machine: &'a Machine) -> Self {
         Self {
             machine,
@@ -68,13 +68,13 @@ impl<'a> PlacingOptions<'a> {
 pub struct Placing {
     folder: TemporaryFolder,
     rule_names: Vec<String>,
-    /// By the same number: the function that the rule's phase begins with.
+    /// By number of the rule: the function with which the rule's phase begins.
     phases: Vec<Option<String>>,
-    /// By number of the phase: the function with which its threads change places.
+    /// By number of the phase: the function at which the phase's threads change places.
     exchanges: Vec<Option<String>>,
-    /// LLVM's OpenMP runtime would set the affinity of threads after they have been pinned, and can be kept from it.
+    /// Keep LLVM's OpenMP runtime from setting affinities after the threads have been pinned?
     overrules_llvm: bool,
-    /// What to say before the command runs.
+    /// Messages to print before the command runs.
     pub warnings: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ impl Placing {
     /// Pins threads in order of creation and places nothing.
     ///
     /// # Errors
-    /// Those of [`Placing::new`]; a machine that cannot be read.
+    /// Those of [`Placing::new`], and a machine that cannot be read.
     pub fn pins_only(threads: ThreadPlacement) -> Result<Self, Error> {
         let machine = Machine::local(Path::new("/sys"))?;
         let options = PlacingOptions {
@@ -95,7 +95,7 @@ impl Placing {
     /// Translates plans and rules for this machine and this run.
     ///
     /// # Errors
-    /// Plans and rules that contradict the machine or the programs; no room in the temporary folder.
+    /// Plans or rules contradict the machine or the programs, or the temporary folder has no room.
     pub fn new(options: &PlacingOptions<'_>, programs: &[ProgramImage]) -> Result<Self, Error> {
         let run = RunThreads::of_this_process(options.machine)?;
         let mut warnings = Vec::new();
@@ -122,7 +122,7 @@ impl Placing {
             has_copies: false,
             later: match options.mechanism {
                 Mechanism::Bind => LatePlacement::Once,
-                // Pages that are there stay where they are.
+                // Touching cannot move existing pages.
                 Mechanism::Touch => LatePlacement::Never,
             },
             summary: true,
@@ -144,13 +144,14 @@ impl Placing {
         Ok(placing)
     }
 
-    /// Variables that the preload library reads, and one for LLVM's OpenMP runtime.
+    /// Variables for the preload library, and a variable for LLVM's OpenMP runtime.
     pub fn environment(&self) -> Environment {
         let has_llvm_affinity = std::env::var_os(LLVM_AFFINITY).is_some();
         self.variables(has_llvm_affinity, launched_policy())
     }
 
-    /// `has_llvm_affinity`: the command inherits a value of its own; `policy`: the memory policy that it inherits.
+    /// `has_llvm_affinity`: the command inherits a value for LLVM's variable. `policy`: the memory policy that the
+    /// command inherits.
     fn variables(&self, has_llvm_affinity: bool, policy: Option<String>) -> Environment {
         let mut variables = vec![
             (
@@ -171,12 +172,12 @@ impl Placing {
         variables
     }
 
-    /// What was placed, what was not, and why, in words, once the command has ended.
+    /// Text on the placement, available after the command has ended.
     pub fn outcome(&self) -> Vec<String> {
         self.placed().words
     }
 
-    /// What was placed, what was not, and why, once the command has ended.
+    /// Result of the placement, available after the command has ended.
     pub fn placed(&self) -> Placed {
         let text = fs::read_to_string(self.summary_file()).unwrap_or_default();
         let processes: Vec<ProcessSummary> = text
@@ -193,13 +194,13 @@ impl Placing {
     }
 }
 
-/// The memory policy that nearpage was launched with, as [`nearpage_wire::POLICY_VARIABLE`] has it; `None`
-/// where it is the default, or the kernel does not say.
+/// The memory policy that this process inherited, in the form of [`nearpage_wire::POLICY_VARIABLE`]; `None` for the
+/// default policy, or if the kernel refuses to say.
 fn launched_policy() -> Option<String> {
     const NODES_MAX: usize = 1024;
     let mut mode: libc::c_int = 0;
     let mut nodes = [0u64; NODES_MAX / 64];
-    // SAFETY: the kernel writes one number, and as many bits as are said.
+    // SAFETY: the kernel writes one number, and at most `NODES_MAX` bits into `nodes`.
     let asked = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -222,7 +223,7 @@ fn mappings(proc_root: &Path) -> u32 {
     text.trim().parse().unwrap_or(MAPPINGS_DEFAULT)
 }
 
-/// Pages that a process may have touched at a time; none are where nobody knows how much memory is available.
+/// Limit of the number of pages that a process touches; 0 if the available memory is unknown.
 fn touch_pages_max(page_bytes: u64) -> u64 {
     available_bytes(Path::new("/sys")).unwrap_or(0) / TOUCH_PART / page_bytes.max(1)
 }
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(summary.parent(), Some(folder.as_path()));
         let mode = fs::metadata(&folder).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700, "nobody else may write a plan");
-        // Two at once are two folders.
+        // Two placements have different folders.
         let other = Placing::pins_only(ThreadPlacement::Scatter).unwrap();
         assert_ne!(variable(&other, nearpage_wire::PLAN_VARIABLE), Some(plan));
         drop(placing);

@@ -1,4 +1,4 @@
-//! Says what became of a plan, rule by rule over all processes, and what became of threads.
+//! Reports the result of a plan, by rule over all processes, and the result of thread moves.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::summary::{PhaseSummary, ProcessSummary, RuleSummary};
 
-/// What became of plans and placements by hand.
+/// Result of plans and placements by hand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Placed {
-    /// Decisions of plans and rules by hand, in order.
+    /// Results of decisions and rules by hand, in order.
     pub rules: Vec<PlacedRule>,
     /// Threads that were pinned.
     pub threads_pinned: u64,
@@ -21,33 +21,33 @@ pub struct Placed {
     pub threads_not_pinned: u64,
     /// Processes that loaded the preload library.
     pub processes: u64,
-    /// Processes that ended before they could tell what was placed.
+    /// Processes that ended without a report.
     pub processes_unknown: u64,
-    /// All of this in words, and what did not go as planned.
+    /// The results and problems as text.
     pub words: Vec<String>,
 }
 
-/// What became of one decision, over all processes.
+/// Result of one decision, summed over processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PlacedRule {
-    /// The objects that it is about.
+    /// Name of the decision's objects.
     pub name: String,
     /// Objects placed.
     pub objects: u64,
-    /// Pages of these.
+    /// Number of pages of these objects.
     pub pages: u64,
-    /// Bytes of these.
+    /// Number of bytes of these objects.
     pub placed_bytes: u64,
-    /// Pages that were there already and were moved.
+    /// Existing pages that were moved.
     pub moved_pages: u64,
-    /// Pages that were there already and can't be moved: a device or the kernel holds them where they are.
+    /// Existing pages that cannot be moved, because a device or the kernel holds them in place.
     pub pinned_pages: u64,
-    /// What did not go as planned.
+    /// Problems, as text.
     pub problems: Vec<String>,
 }
 
 impl Placed {
-    /// `words`: the same for people.
+    /// `words`: the results as text.
     pub(super) fn new(
         processes: &[ProcessSummary],
         rule_names: &[String],
@@ -78,7 +78,7 @@ impl Placed {
     }
 }
 
-/// Processes that began and did not report at their end.
+/// Number of processes that began and did not report at their end.
 fn silent(processes: &[ProcessSummary]) -> usize {
     let mut silent: HashMap<u32, i64> = HashMap::new();
     for process in processes {
@@ -87,7 +87,7 @@ fn silent(processes: &[ProcessSummary]) -> usize {
     silent.values().filter(|began| **began > 0).count()
 }
 
-/// Each rule over all processes.
+/// Sums of each rule over all processes.
 fn sums(
     processes: &[ProcessSummary],
     rule_names: &[String],
@@ -166,7 +166,7 @@ pub(super) fn outcome(
     lines
 }
 
-/// How many threads changed places at the begin of each phase that moves threads.
+/// Lines on the threads that changed places at the start of each phase that moves threads.
 pub(super) fn changed_places(
     processes: &[ProcessSummary],
     exchanges: &[Option<String>],
@@ -175,7 +175,7 @@ pub(super) fn changed_places(
         let function = printable(function.as_ref()?);
         let phases = processes.iter().flat_map(|process| &process.phases);
         let ours = || phases.clone().filter(|phase| phase.number == number);
-        // `outcome` says where no process reported anything.
+        // If no process reported anything, `outcome` says so.
         ours().next()?;
         if !ours().any(|phase| phase.begun) {
             return Some(format!(
@@ -202,8 +202,8 @@ pub(super) fn changed_places(
     (0..).zip(exchanges).filter_map(of_phase).collect()
 }
 
-/// Says equal lines once, where the first of them was, with their number: objects that one function allocates on
-/// several paths may have a rule for each path.
+/// Replaces equal lines by one line with their number, at the place of the first. If one function allocates objects on
+/// several paths, each path may have a rule.
 fn without_repetitions(lines: Vec<String>) -> Vec<String> {
     let mut counts: HashMap<String, usize> = HashMap::new();
     for line in &lines {
@@ -222,7 +222,7 @@ fn without_repetitions(lines: Vec<String>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What is said of one rule in one process.
+    /// The text on one rule in one process.
     fn said(rule: &str, phase: Option<String>, counters: &str) -> String {
         let line = format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
         let processes = [serde_json::from_str(&line).unwrap()];

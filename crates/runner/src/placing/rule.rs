@@ -1,4 +1,4 @@
-//! What became of one rule, in words: what was done with its objects, and what did not go as planned.
+//! Text on the result of one rule: placed objects, and problems.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,7 +9,7 @@ use nearpage_report::printable;
 use super::summary::{Failure, RuleSummary, UnmatchedStatus};
 
 impl RuleSummary {
-    /// What was done with the objects.
+    /// Text on the placed objects.
     pub(super) fn done(&self) -> String {
         let mut done = match self.objects {
             _ if !self.processes.is_empty() => self.unmatched_done(),
@@ -18,7 +18,7 @@ impl RuleSummary {
                 counted(self.left, "object"),
                 self.left_where()
             ),
-            // Early objects that were placed at their allocation after all are counted among the objects.
+            // Early objects that were placed at their allocation are counted in `objects` as well.
             0 if self.waited + self.early > 0 => format!(
                 "{} recognised, none placed",
                 counted(self.waited + self.early, "object")
@@ -41,7 +41,7 @@ impl RuleSummary {
         done
     }
 
-    /// What was done with unmatched memory.
+    /// Text on unmatched memory.
     fn unmatched_done(&self) -> String {
         let count = |status| self.processes.get(&status).map_or(0, BTreeSet::len) as u64;
         let words = [
@@ -68,7 +68,7 @@ impl RuleSummary {
         said.collect::<Vec<_>>().join("; ")
     }
 
-    /// Where objects stay that are not placed.
+    /// Words for the place of objects without a placement.
     fn left_where(&self) -> &'static str {
         match self.phase {
             Some(_) => "where placed before",
@@ -76,7 +76,7 @@ impl RuleSummary {
         }
     }
 
-    /// The event at which objects that wait are placed.
+    /// The event at which waiting objects are placed.
     fn event(&self) -> String {
         match &self.phase {
             Some(function) => format!("`{}` was first executed", printable(function)),
@@ -93,7 +93,7 @@ impl RuleSummary {
         )
     }
 
-    /// What did not go as planned.
+    /// Problems of the rule, as text.
     pub(super) fn troubles(&self) -> Vec<String> {
         let mut troubles = Vec::new();
         let mut tell = |count: u64, words: &str| {

@@ -1,16 +1,16 @@
-//! Reads the lines that the preload library writes for each process, and adds up what they say of one rule. The keys
-//! are documented in `crates/preload/src/place/summary.rs`.
+//! Parses the lines that the preload library writes for each process, and sums them for each rule.
+//! `crates/preload/src/place/summary.rs` documents the keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-/// One line: a process, or a program that the process became.
+/// One line: a process, or a program that the process executed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ProcessSummary {
     pub pid: u32,
-    /// Written when the process begins: the rest of the line is empty.
+    /// The line was written at the start of the process, and has no further fields.
     pub began: bool,
     pub mechanism: String,
     pub bind_refused: Option<i32>,
@@ -49,7 +49,7 @@ pub(super) struct RuleSummary {
     pub switched: u64,
     pub switched_moved: u64,
     pub switched_ns: u64,
-    /// Pages that a device or the kernel holds where they are.
+    /// Pages that a device or the kernel holds in place.
     #[serde(rename = "pinned")]
     pub pinned_pages: u64,
     pub early: u64,
@@ -61,17 +61,17 @@ pub(super) struct RuleSummary {
     pub outside: u64,
     pub ignored: bool,
     pub failures: Vec<Failure>,
-    /// What became of unmatched memory, where the rule is about that.
+    /// Result for unmatched memory, if the rule places unmatched memory.
     pub unmatched: Option<UnmatchedStatus>,
-    /// The function that the rule's phase begins with; `None`: the rule holds from the start.
+    /// Function with which the rule's phase begins; `None`: the rule holds from the start.
     #[serde(skip)]
     pub phase: Option<String>,
-    /// Processes, by what became of their unmatched memory.
+    /// Processes by the result for their unmatched memory.
     #[serde(skip)]
     pub processes: BTreeMap<UnmatchedStatus, BTreeSet<u32>>,
 }
 
-/// What became of the memory of a process that no other rule places.
+/// Result for the memory of a process that no other rule places.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum UnmatchedStatus {

@@ -1,5 +1,5 @@
-//! Foresees the threads of a run: how many a team will have, on which CPUs, and which of them are pinned. Options,
-//! plans, OpenMP's variables and the affinity mask say so.
+//! Predicts the threads of a run: team sizes, CPUs, and pins. The sources are options, plans, OpenMP's variables and
+//! the affinity mask.
 
 use std::io;
 
@@ -9,20 +9,20 @@ use nearpage_plan::{Pinning, Plan, Team};
 use super::PlacingOptions;
 use crate::error::{Error, IoContext};
 
-/// So many threads are pinned in order of creation at the most.
+/// Maximum number of threads that are pinned in order of creation.
 const PINNED_THREADS_MAX: usize = 4096;
 
-/// What the environment says about the threads of a run.
+/// Thread settings in the environment of a run.
 pub(super) struct RunThreads {
     /// CPUs that the command may use.
     allowed: CpuList,
-    /// The affinity mask leaves CPUs of the machine out.
+    /// Does the affinity mask leave out CPUs of the machine?
     masked: bool,
     /// `OMP_NUM_THREADS`.
     openmp_threads: Option<usize>,
-    /// CPUs of `OMP_PLACES`, place by place, where it lists them; empty where it names them.
+    /// First CPU of each place in `OMP_PLACES`; empty if the variable has abstract names.
     places: Option<Vec<CpuId>>,
-    /// A variable by which the OpenMP runtime is to bind threads to CPUs of its choice.
+    /// A variable that tells the OpenMP runtime to bind threads to CPUs of its choice.
     binding: Option<&'static str>,
 }
 
@@ -43,7 +43,7 @@ impl RunThreads {
         };
         Ok(Self {
             masked: known.as_slice().len() < machine.cpus().as_slice().len(),
-            // A machine file of another machine: its CPUs are not ours to be masked.
+            // If the machine file describes another machine, no CPU of it is in the mask, and the mask is ignored.
             allowed: if known.as_slice().is_empty() {
                 machine.cpus()
             } else {
@@ -60,13 +60,13 @@ impl RunThreads {
         })
     }
 
-    /// Threads of a team in this run, where that is known before it starts.
+    /// Number of threads of a team in this run, if it is known before the start.
     pub(super) fn team_size(&self, team: &str) -> Option<usize> {
         (team == "openmp").then(|| self.openmp_threads.unwrap_or(self.allowed.as_slice().len()))
     }
 
-    /// How threads are laid out, and which are pinned: as was asked for, else as a plan says, else compactly where
-    /// placements name threads. `OMP_PLACES` and an affinity mask win; other bindings of OpenMP's do not.
+    /// Layout and pins of threads: from the option, else from a plan, else compact if placements name threads.
+    /// `OMP_PLACES` and an affinity mask take precedence; other OpenMP bindings do not.
     pub(super) fn pinning(
         &self,
         options: &PlacingOptions<'_>,
@@ -133,13 +133,13 @@ impl RunThreads {
         }
     }
 
-    /// Is LLVM's OpenMP runtime to be kept from setting affinities of its own? Under an affinity mask it is not: without
-    /// affinities the runtime ignores the mask when it counts CPUs.
+    /// Should LLVM's OpenMP runtime be kept from setting affinities? Not under an affinity mask: without affinities the
+    /// runtime ignores the mask when it counts CPUs.
     pub(super) fn overrules_llvm(&self, pinning: Pinning) -> bool {
         pinning != Pinning::None && !self.masked && self.binding.is_none()
     }
 
-    /// CPUs of a team: a main thread that works beside another team has the CPU after theirs.
+    /// CPUs of a team. A main thread that works beside another team has the CPU after that team's CPUs.
     pub(super) fn team_cpus(
         &self,
         machine: &Machine,
@@ -152,7 +152,7 @@ impl RunThreads {
         cpus.into_iter().skip(before).collect()
     }
 
-    /// CPUs of a team of so many threads.
+    /// CPUs of a team of `threads` threads.
     pub(super) fn cpus(
         &self,
         machine: &Machine,
@@ -167,7 +167,7 @@ impl RunThreads {
         }
     }
 
-    /// CPUs of threads in order of creation, of whatever team.
+    /// CPUs of threads in order of creation, of any team.
     pub(super) fn all_cpus(&self, machine: &Machine, placement: ThreadPlacement) -> Vec<CpuId> {
         let round = self
             .openmp_threads
@@ -181,7 +181,7 @@ impl RunThreads {
     }
 }
 
-/// As `--threads` has it.
+/// Value of `--threads`.
 fn as_typed(placement: ThreadPlacement) -> &'static str {
     match placement {
         ThreadPlacement::Compact => "compact",
@@ -190,7 +190,7 @@ fn as_typed(placement: ThreadPlacement) -> &'static str {
     }
 }
 
-/// Where plans want threads to run; of several that contradict each other the first counts.
+/// Thread layout of the plans. If plans contradict each other, the first counts.
 fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<ThreadPlacement> {
     let mut layouts = plans.iter().filter_map(|plan| plan.threads);
     let first = layouts.next()?;
@@ -206,7 +206,7 @@ fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<ThreadP
 }
 
 fn affinity_mask() -> Result<CpuList, Error> {
-    // SAFETY: zero is a valid set; the kernel fills in the set that is passed.
+    // SAFETY: zero is a valid set, and the kernel writes into the set, whose size is passed.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
@@ -214,7 +214,7 @@ fn affinity_mask() -> Result<CpuList, Error> {
         }
         set
     };
-    // SAFETY: every number is within the set.
+    // SAFETY: every number is below CPU_SETSIZE, so the set contains its bit.
     let is_set = |cpu: &u32| unsafe { libc::CPU_ISSET(*cpu as usize, &set) };
     Ok((0..libc::CPU_SETSIZE as u32)
         .filter(is_set)
@@ -222,7 +222,7 @@ fn affinity_mask() -> Result<CpuList, Error> {
         .collect())
 }
 
-/// The first number of `OMP_NUM_THREADS`, which may list one per nesting level.
+/// First number of `OMP_NUM_THREADS`, which may list a number for each nesting level.
 fn openmp_threads(value: &str) -> Option<usize> {
     value
         .split(',')
@@ -233,8 +233,8 @@ fn openmp_threads(value: &str) -> Option<usize> {
         .filter(|&threads| threads > 0)
 }
 
-/// The first CPU of each place of a list such as `{0},{1,2},{4}:4:2`; none where places are named
-/// (`cores`) or written in a way that is not known here.
+/// First CPU of each place in a list such as `{0},{1,2},{4}:4:2`; `None` for abstract names (`cores`) and unknown
+/// syntax.
 fn openmp_places(value: &str) -> Option<Vec<CpuId>> {
     let mut cpus = Vec::new();
     let mut rest = value.trim();
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(places("{,"), None);
     }
 
-    /// How threads are pinned on `amd48` with these plans and this option, and what is said of the pins.
+    /// Layout, pins and warnings on `amd48` with these plans and this option.
     fn pinned(
         run: &RunThreads,
         plans: &[&str],
@@ -304,7 +304,7 @@ mod tests {
         (placement, pinning, warnings)
     }
 
-    /// The environment says a number of threads, and nothing else.
+    /// An environment that sets a number of threads and nothing else.
     fn run() -> RunThreads {
         RunThreads {
             allowed: nearpage_machine::preset("amd48").unwrap().cpus(),
@@ -340,7 +340,8 @@ mod tests {
                     "{of_main:?} among {of_workers:?}"
                 );
             }
-            // As before where it does nothing but wait, and one CPU for it where there are fewer than threads.
+            // An idle main thread changes nothing. If there are fewer CPUs than threads, the main thread still gets a
+            // CPU.
             let idle = cpus(&team("main", 1, 0), placement);
             assert_eq!(idle, cpus(&team("worker", 1, 0), placement));
             assert_eq!(cpus(&team("main", 1, 500), placement).len(), 1);

@@ -5,7 +5,7 @@ use nearpage_plan::SearchPaths;
 
 use super::*;
 
-/// `sh` on a machine with four nodes, and nothing to do.
+/// `sh` on a machine with four nodes, without options.
 struct Shell {
     command: Vec<OsString>,
     programs: Vec<ProgramImage>,
@@ -39,7 +39,7 @@ impl Shell {
     }
 }
 
-/// What `act` returns, and the lines that it said.
+/// The result of `act`, and the messages that it reported.
 fn listening<T>(act: impl FnOnce(Reporter<'_>) -> T) -> (T, Vec<String>) {
     let lines = RefCell::new(Vec::new());
     let result = act(&|line: &str| lines.borrow_mut().push(line.to_owned()));

@@ -1,4 +1,4 @@
-//! The emulator of user programs that loads the tracer.
+//! Finds the emulator of user programs that loads the tracer.
 
 use std::env;
 use std::path::PathBuf;
@@ -6,27 +6,27 @@ use std::process::Command;
 
 use crate::error::Error;
 
-/// The Debian package that has an emulator.
+/// Debian package with an emulator.
 pub(crate) const EMULATOR_PACKAGE: &str = "qemu-user";
-/// Where an emulator comes from that loads plugins.
+/// Source of an emulator that loads plugins.
 pub const PLUGINS_FROM: &str = "install qemu-user 7.2 of Debian 12 (Debian's are static from 9.1 on), or put a qemu-x86_64 \
                                 built with --enable-plugins on PATH";
 const NAMES: [&str; 2] = ["qemu-x86_64", "qemu-x86_64-static"];
 
-/// A QEMU that runs programs of this machine's architecture: the first on PATH that loads plugins is
-/// taken. Versions 7.2 (plugin API 1) and 10.0 (API 2 to 4) have been tried.
+/// A QEMU for programs of this machine's architecture. The first QEMU on PATH that loads plugins is used. Versions 7.2
+/// (plugin API 1) and 10.0 (API 2 to 4) have been tried.
 #[derive(Clone, Debug)]
 pub struct Emulator {
-    /// Its file.
+    /// Path of the emulator.
     pub path: PathBuf,
-    /// As it says itself: `7.2.22 (Debian …)`.
+    /// Version in the emulator's own words: `7.2.22 (Debian …)`.
     pub version: String,
-    /// It was built with plugins.
+    /// Was the emulator built with plugins?
     pub loads_plugins: bool,
 }
 
 impl Emulator {
-    /// All on PATH.
+    /// All emulators on PATH.
     pub fn all() -> Vec<Self> {
         let path = env::var_os("PATH").unwrap_or_default();
         let folders = env::split_paths(&path).collect();
@@ -50,12 +50,12 @@ impl Emulator {
         })
     }
 
-    /// The first that can load the tracer.
+    /// The first emulator that can load the tracer.
     pub(super) fn find() -> Result<Self, Error> {
         Self::able(Self::all())
     }
 
-    /// The first of `all` that can load the tracer.
+    /// The first emulator of `all` that can load the tracer.
     fn able(all: Vec<Self>) -> Result<Self, Error> {
         if let Some(able) = all.iter().find(|emulator| emulator.loads_plugins) {
             return Ok(able.clone());
@@ -67,7 +67,7 @@ impl Emulator {
     }
 }
 
-/// Emulators' files in these folders, each file once, whatever links lead to it.
+/// Files of emulators in these folders. A file with several links to it is returned once.
 fn files_in(folders: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for name in NAMES {
@@ -85,7 +85,7 @@ fn files_in(folders: Vec<PathBuf>) -> Vec<PathBuf> {
     found
 }
 
-/// The version in what `--version` prints.
+/// The version in the output of `--version`.
 fn version(printed: &str) -> String {
     let line = printed.lines().next().unwrap_or_default();
     let version = line.rsplit("version ").next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Traces a whole guest: `trace -- qemu-system-x86_64 …`. The command is the emulator
-//! itself, which gets the tracer as one more argument.
+//! Traces a whole guest: `trace -- qemu-system-x86_64 …`. The command is the emulator, which gets the tracer as an
+//! additional argument.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::error::Error;
 
-/// How the file of a system emulator is named, before its architecture.
+/// Prefix of a system emulator's file name, before the architecture.
 const PREFIX: &[u8] = b"qemu-system-";
 /// The architecture whose guests can be traced.
 const ARCHITECTURE: &[u8] = b"x86_64";
@@ -18,7 +18,7 @@ pub(super) fn is_emulator(program: &Path) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// The words to run, but for the tracer, and what has to be said of them.
+/// The words to run without the tracer's, and messages about them.
 pub(super) fn words(
     program: &Path,
     arguments: &[OsString],
@@ -34,7 +34,7 @@ pub(super) fn words(
     let values = |option: &'static str| {
         let pairs = text.windows(2);
         pairs.filter_map(move |pair| {
-            // QEMU takes one dash or two.
+            // QEMU accepts one dash or two.
             let given = pair[0].strip_prefix('-').unwrap_or(&pair[0]);
             (given.strip_prefix('-').unwrap_or(given) == option).then_some(pair[1].as_str())
         })

@@ -1,6 +1,5 @@
-//! Traces a command: runs it under qemu-user with the tracer inside, so that every reference goes through the caches of
-//! a machine, and records what misses them. A command that is a system emulator itself gets the tracer, too
-//! ([`guest`]).
+//! Traces a command: runs it under qemu-user with the tracer, which sends every reference through a machine's caches
+//! and records the misses. A system emulator as the command gets the tracer as well ([`guest`]).
 
 mod emulator;
 mod guest;
@@ -31,46 +30,46 @@ use crate::libraries::{PreloadLibrary, TracerPlugin, kept_out};
 use crate::messages;
 use crate::output::OutputFolder;
 
-/// What the tracer is told, beside the logs while the program runs.
+/// File with the tracer's setup, beside the logs.
 const SETUP_FILE: &str = "tracer.setup";
-/// Where an OpenMP program is told how to wait.
+/// Variable that tells an OpenMP program how its threads wait.
 const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
-/// Said where a folder of the new recording is missing.
+/// Failure for a missing folder of the new recording.
 const FOLDER_WENT_AWAY: &str = "the recording's folder went away";
 
-/// What to trace, and how.
+/// Options of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceRequest {
     /// Folder of the recording.
     pub output: PathBuf,
-    /// An earlier recording there may be replaced.
+    /// May an earlier recording in the folder be replaced?
     pub replace: bool,
     /// The command and its arguments: a program, or `qemu-system-x86_64` for a guest with its kernel.
     pub command: Vec<OsString>,
     /// The machine whose caches the references go through: `local`, a preset or a file.
     pub machine: String,
-    /// A file that says which threads go on on which CPUs, and when.
+    /// A schedule file: which threads move to which CPUs, and when.
     pub schedule: Option<PathBuf>,
-    /// Which small allocations to log.
+    /// Small allocations to log.
     pub small_allocations: SmallAllocations,
-    /// What the tracer keeps, and how threads advance. Its moves come from `schedule`.
+    /// Options of the tracer. Its moves come from `schedule`.
     pub tracer: TraceOptions,
 }
 
-/// What came of a trace.
+/// Result of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traced {
-    /// How the command ended.
+    /// Exit status of the command.
     pub status: ExitStatus,
-    /// How long it ran.
+    /// Elapsed time of the command.
     pub elapsed: Duration,
 }
 
 /// Runs a command and records every cache miss.
 ///
 /// # Errors
-/// A command or a machine that cannot be traced; no emulator or tracer; an output folder that cannot be written, or that
-/// may not be replaced; a guest of which nothing was traced.
+/// The command or machine cannot be traced. The emulator or the tracer is missing. The output folder cannot be written
+/// or must not be replaced. Nothing was traced of a guest.
 pub fn trace(request: &TraceRequest) -> Result<Traced, Error> {
     let subject = Subject::of(request)?;
     let machine = Machine::by_name_or_path(&request.machine, Path::new("/sys"))?;
@@ -132,15 +131,15 @@ pub fn trace(request: &TraceRequest) -> Result<Traced, Error> {
     })
 }
 
-/// What is traced: a program, or a guest with its kernel.
+/// The traced program, or a guest with its kernel.
 struct Subject {
     program: PathBuf,
     is_guest: bool,
-    /// The words to run, but for the tracer and, of a program, the emulator.
+    /// The words to run, without the tracer's and, for a program, without the emulator's.
     words: Vec<OsString>,
-    /// Of a program, where it can be read.
+    /// The program's image, if it can be read.
     image: Option<ProgramImage>,
-    /// What has to be said of the words.
+    /// Messages about the words.
     notes: Vec<String>,
 }
 
@@ -169,12 +168,11 @@ impl Subject {
         })
     }
 
-    /// Why the preload library cannot be in the program.
     fn kept_out(&self) -> Option<NoLog> {
         self.image.as_ref().and_then(kept_out)
     }
 
-    /// What has to be said of the trace before it begins. `assumed`: what the machine does not say of itself.
+    /// Messages to print before the trace. `assumed`: properties that the machine's description lacks.
     fn notes(&self, machine: &Machine, assumed: &[String]) -> Vec<String> {
         let mut notes = self.notes.clone();
         if !assumed.is_empty() {
@@ -190,7 +188,7 @@ impl Subject {
     }
 }
 
-/// Options that say something of a program, which a guest is not.
+/// Refuses options that only apply to programs.
 fn refuse_of_guests(request: &TraceRequest) -> Result<(), Error> {
     let given = [
         (request.schedule.is_some(), "--schedule"),
@@ -206,10 +204,10 @@ fn refuse_of_guests(request: &TraceRequest) -> Result<(), Error> {
     }
 }
 
-/// What it takes to trace a user program.
+/// Files for tracing a user program.
 struct UserMode {
     emulator: Emulator,
-    /// `None`: a program that does not start with it.
+    /// `None` if the program does not start with the library.
     library: Option<PreloadLibrary>,
 }
 
@@ -222,7 +220,7 @@ impl UserMode {
         })
     }
 
-    /// The emulator with the tracer, and what it is to run with the preload library.
+    /// The emulator's words: the tracer, then the program with the preload library.
     fn words(&self, plugin: OsString, program: Vec<OsString>) -> Vec<OsString> {
         let mut words: Vec<OsString> =
             vec![self.emulator.path.clone().into(), "-plugin".into(), plugin];
@@ -236,7 +234,7 @@ impl UserMode {
     }
 }
 
-/// Where the preload library and the tracer write, by their absolute paths.
+/// Absolute paths of the folders that the preload library and the tracer write to.
 struct Folders {
     logs: PathBuf,
     traces: PathBuf,
@@ -252,7 +250,7 @@ impl Folders {
         })
     }
 
-    /// Writes what the tracer is told to its file.
+    /// Writes the tracer's setup to its file.
     fn write_setup(&self, log: &mut LogWriter) -> Result<PathBuf, Error> {
         let path = self.logs.join(SETUP_FILE);
         let tracing = log.metadata_mut().tracing.as_ref();
@@ -262,15 +260,14 @@ impl Folders {
     }
 }
 
-/// Is there no trace in the folder?
 fn has_no_trace(traces: &Path) -> Result<bool, Error> {
     let entries = fs::read_dir(traces).context(FOLDER_WENT_AWAY)?;
     let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
     Ok(!names.any(|name| name.as_bytes().ends_with(b".trace")))
 }
 
-/// What an emulated program finds in its environment besides its own. `has_wait_policy`: its own says how OpenMP's
-/// threads wait.
+/// Variables that an emulated program gets in addition to its own. `has_wait_policy`: the program's own variables say
+/// how OpenMP's threads wait.
 fn environment(
     logs: PathBuf,
     small: SmallAllocations,
@@ -279,19 +276,19 @@ fn environment(
 ) -> Environment {
     let mut environment = allocation_log(logs.clone(), small);
     notes.extend(messages::add_file(&logs, &mut environment).err());
-    // Time in the emulator is not the program's, and which stacks are unwound must not depend on it.
+    // The choice of stacks to unwind must not depend on time, because time in the emulator is not the program's time.
     environment.push((
         nearpage_wire::UNWINDING_VARIABLE.into(),
         u64::MAX.to_string().into(),
     ));
-    // Threads that spin are not seen to wait.
+    // The tracer cannot see that a spinning thread waits, so threads wait passively.
     if !has_wait_policy {
         environment.push((WAIT_POLICY.into(), "passive".into()));
     }
     environment
 }
 
-/// `FILE,setup=SETUP,out=FOLDER`; QEMU wants commas twice.
+/// The argument `FILE,setup=SETUP,out=FOLDER`. QEMU requires commas in values to be doubled.
 fn plugin_argument(plugin: &Path, setup: &Path, traces: &Path) -> OsString {
     let mut argument = Vec::new();
     for (name, path) in [("", plugin), (",setup=", setup), (",out=", traces)] {
@@ -337,7 +334,7 @@ fn monotonic_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `now` is ours to be written; this clock always exists.
+    // SAFETY: the kernel writes to `now`, which outlives the call; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

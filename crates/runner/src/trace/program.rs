@@ -1,4 +1,4 @@
-//! A user program, as the emulator is to run it.
+//! Words of a user program for the emulator.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -9,11 +9,11 @@ use crate::error::{Error, IoContext};
 
 /// `e_machine` of x86-64 in an ELF header.
 const EM_X86_64: u16 = 62;
-/// Scripts whose interpreters are scripts.
+/// Maximum number of nested script interpreters.
 const SCRIPT_DEPTH_MAX: u32 = 4;
 
-/// The words that the emulator is to run: a script's interpreter comes before it, as the kernel
-/// would have it, and a program for another machine is refused.
+/// The words that the emulator runs. A script's interpreter precedes the script, as in the kernel; a program for
+/// another architecture is refused.
 pub(super) fn words(program: &Path, arguments: &[OsString]) -> Result<Vec<OsString>, Error> {
     let mut words: Vec<OsString> = vec![program.into()];
     words.extend_from_slice(arguments);
@@ -50,7 +50,7 @@ pub(super) fn words(program: &Path, arguments: &[OsString]) -> Result<Vec<OsStri
     Err(Error::ScriptsOfScripts(program.to_owned()))
 }
 
-/// What an ELF header says it is for.
+/// Name of the architecture in an ELF header.
 fn architecture(head: &[u8]) -> String {
     let big_endian = head.get(5) == Some(&2);
     let bytes = [head[18], head[19]];
@@ -77,7 +77,6 @@ mod tests {
 
     use super::*;
 
-    /// An ELF header for a machine.
     fn elf(machine: [u8; 2], byte_order: u8) -> Vec<u8> {
         let mut head = vec![0; 64];
         head[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, byte_order]);

@@ -1,4 +1,4 @@
-//! Threads that go on on other CPUs while they are traced.
+//! Moves of threads to other CPUs during a trace.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nearpage_simulator::{Schedule, Scheduler, ThreadMove};
 
 use crate::error::Error;
 
-/// A schedule's moves, in instructions.
+/// Moves of a schedule, with times in instructions.
 pub(super) fn moves(path: &Path, machine: &Machine) -> Result<Vec<TracedMove>, Error> {
     let schedule = Schedule::read(path)?;
     if schedule.scheduler != Scheduler::Pinned {

@@ -4,13 +4,14 @@ use std::arch::asm;
 
 use crate::calibrate::Places;
 
-/// Runs `steps` times through a chain of pointers, and says where its three places of interest are.
+/// Follows a chain of pointers for `steps` steps. Returns the last pointer and the addresses of three places in the
+/// code.
 pub(crate) fn run(chain: *const u8, steps: u64) -> (*const u8, Places) {
     let (begin, load, after): (u64, u64, u64);
     let mut pointer = chain;
-    // As on x86-64: the load is neither first nor last in its block.
-    // SAFETY: the chain's pointers lead from one to another of its own elements; the code touches
-    // no other memory and only the registers named.
+    // The load is neither first nor last in its block, so the three places differ.
+    // SAFETY: each pointer of the chain leads to another of its elements. The code touches no other memory, and only
+    // the registers named.
     unsafe {
         asm!(
             "adr {begin}, 2f",

@@ -1,10 +1,10 @@
-//! AArch64 instructions: where they lead, and what each does to memory and to general registers.
+//! Decodes AArch64 instructions: control flow, memory accesses, and changes of general registers.
 //!
-//! Encodings are read by `yaxpeax-arm`; what is here is which operands are memory, which are written,
-//! and what addresses follow from them (Arm Architecture Reference Manual, C1.3.3 and C3). What is known
-//! to access memory and no more counts as undecoded: SVE, whose predicated and gathered accesses depend
-//! on registers that samples do not carry, loads with pointer authentication, memory tags, and what the
-//! library does not know among loads and stores. 32-bit code is not decoded.
+//! `yaxpeax-arm` reads the encodings. This module adds which operands are memory, which are written, and how addresses
+//! follow from them (Arm Architecture Reference Manual, C1.3.3 and C3). Memory accesses without a known address count
+//! as undecoded: SVE, whose predicated and gathered accesses depend on registers that samples do not carry; loads with
+//! pointer authentication; memory tags; and loads and stores that the library does not know. 32-bit code is not
+//! decoded.
 
 use nearpage_recording::AccessKind;
 use yaxpeax_arch::{Decoder as _, U8Reader};
@@ -19,12 +19,11 @@ use crate::verdict::{
 };
 
 const INSTRUCTION_BYTES: usize = 4;
-/// Number of the stack pointer where an operand may be that, and in samples; elsewhere the zero
-/// register has it.
+/// Register number of the stack pointer, in samples and in operands that may be the stack pointer. In other operands
+/// the number means the zero register.
 const SP: u16 = 31;
 const LINK: Register = 30;
 
-/// Reads instructions.
 #[derive(Default)]
 pub(crate) struct Decoder {
     decoder: InstDecoder,
@@ -55,7 +54,7 @@ impl Decode for Decoder {
             afterwards,
             step: raw.and_then(|raw| step(&raw, address)),
             repeats: false,
-            // Comparisons with memory do not exist.
+            // There are no comparisons with memory.
             fusion: Fusion::None,
         }
     }
@@ -87,7 +86,7 @@ impl Decode for Decoder {
         Flow::new(starts, jumps)
     }
 
-    /// Every fourth byte begins one.
+    /// Instructions begin at multiples of four bytes.
     fn converge(_: Code<'_>, at: usize) -> Option<usize> {
         Some(at % INSTRUCTION_BYTES)
     }
@@ -98,12 +97,12 @@ fn word(code: Code<'_>, offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// Is it in the encodings of loads and stores (C4.1)?
+/// Whether the word is in the encodings of loads and stores (C4.1).
 fn loads_or_stores(word: u32) -> bool {
     (word >> 25) & 0b0101 == 0b0100
 }
 
-/// What can be said of an instruction that the library does not know.
+/// Effects of an instruction that the library does not know.
 fn unknown(word: Option<u32>) -> Effects {
     let sve = |word: u32| (word >> 25) & 0b1111 == 0b0010 && word >> 31 == 1;
     Effects {
@@ -112,7 +111,7 @@ fn unknown(word: Option<u32>) -> Effects {
             Some(word) if loads_or_stores(word) => Some(Undecoded::NoCode),
             _ => None,
         },
-        // Whatever it may be.
+        // The instruction may write any register.
         writes: RegisterSet::MAX,
         ..Effects::default()
     }
@@ -135,7 +134,7 @@ fn next(raw: &A64Instruction, address: u64) -> Successor {
     }
 }
 
-/// What it does, and what its references are once it is done.
+/// Effects of an instruction, and its references in terms of the registers just after it.
 fn effects(raw: &A64Instruction, word: u32, address: u64) -> (Effects, Option<Vec<Reference>>) {
     let mut effects = Effects {
         writes: destinations(raw),
@@ -175,7 +174,7 @@ fn effects(raw: &A64Instruction, word: u32, address: u64) -> (Effects, Option<Ve
     (effects, afterwards)
 }
 
-/// An address, and what becomes of its base register.
+/// An address, and the change of its base register by writeback.
 struct Memory {
     formula: Formula,
     moved: Writeback,
@@ -188,7 +187,7 @@ enum Writeback {
     Unknown,
 }
 
-/// The memory that an operand is.
+/// The memory reference of an operand; none if the operand is no memory.
 fn memory(operand: A64, address: u64) -> Option<Memory> {
     let at = |base: u16, bytes: i64| Formula {
         base: Some(base as Register),
@@ -216,7 +215,7 @@ fn memory(operand: A64, address: u64) -> Option<Memory> {
             moved: Writeback::Unknown,
         },
         A64::RegRegOffset(base, index, size, style, shift) => {
-            // The zero register as an index is none.
+            // The zero register means no index.
             let index = (index != SP).then_some(index as Register);
             Memory {
                 formula: Formula {
@@ -229,7 +228,7 @@ fn memory(operand: A64, address: u64) -> Option<Memory> {
                 moved: Writeback::Not,
             }
         }
-        // A literal beside the code.
+        // A literal, with an address relative to the instruction.
         A64::PCOffset(offset) => Memory {
             formula: Formula {
                 base: None,
@@ -243,7 +242,7 @@ fn memory(operand: A64, address: u64) -> Option<Memory> {
     Some(memory)
 }
 
-/// What of an index register counts.
+/// Part of the index register that is used in the address.
 fn part(size: SizeCode, style: ShiftStyle) -> Option<Part> {
     match (style, size) {
         (ShiftStyle::LSL | ShiftStyle::UXTX | ShiftStyle::SXTX, SizeCode::X) => Some(Part::Whole),
@@ -253,8 +252,8 @@ fn part(size: SizeCode, style: ShiftStyle) -> Option<Part> {
     }
 }
 
-/// Whether an instruction loads or stores; atomic ones do both, which counts as a store. `None` for
-/// those that do neither: hints to fetch ahead move no data that anybody waits for.
+/// Whether an instruction loads or stores. Atomic instructions do both and count as stores. `None` for others and for
+/// prefetches, as nobody waits for their data.
 fn kind(opcode: Opcode) -> Option<AccessKind> {
     use Opcode::*;
     match opcode {
@@ -275,7 +274,7 @@ fn kind(opcode: Opcode) -> Option<AccessKind> {
     }
 }
 
-/// One of the Large System Extensions' read-modify-writes.
+/// Whether the instruction is a read-modify-write of the Large System Extensions.
 fn is_atomic(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
@@ -314,8 +313,8 @@ fn is_atomic(opcode: Opcode) -> bool {
     )
 }
 
-/// General registers that an instruction writes, its address' base not counted. Rather one too many
-/// than one too few: what was overwritten unseen would make addresses up.
+/// General registers that an instruction writes, except the base register of its address. In doubt a register is
+/// included: an overlooked write would lead to wrong addresses.
 fn destinations(raw: &A64Instruction) -> RegisterSet {
     use Opcode::*;
     let register = |operand: usize| match raw.operands[operand] {
@@ -328,7 +327,7 @@ fn destinations(raw: &A64Instruction) -> RegisterSet {
         CAS(_) | CASB(_) | CASH(_) | CASP(_) => register(0),
         opcode if is_atomic(opcode) => register(1),
         LDP | LDPSW | LDNP | LDXP | LDAXP => register(0) | register(1),
-        // Whether it succeeded.
+        // The status register of a store-exclusive.
         STXR | STXRB | STXRH | STXP | STLXR | STLXRB | STLXRH | STLXP => register(0),
         opcode if kind(opcode) == Some(AccessKind::Store) => 0,
         BL | BLR | BLRAA | BLRAAZ | BLRAB | BLRABZ => 1 << LINK,
@@ -338,7 +337,7 @@ fn destinations(raw: &A64Instruction) -> RegisterSet {
     }
 }
 
-/// The instruction as something that can be done again from registers alone.
+/// The instruction as a step that can be repeated from register values alone; none if it has no such form.
 fn step(raw: &A64Instruction, address: u64) -> Option<Step> {
     use Opcode::*;
     let [to, first, second, third] = raw.operands;
@@ -379,7 +378,7 @@ fn step(raw: &A64Instruction, address: u64) -> Option<Step> {
         }
         (ADD | ADDS, first, second) => copy(Operand::Formula(sum(first, second, 1, wide)?)),
         (SUB | SUBS, first, second) => copy(Operand::Formula(sum(first, second, -1, wide)?)),
-        // Sign-extension, zero-extension and shifts are names for moves of a field.
+        // Sign-extension, zero-extension and shifts are aliases of bit-field moves.
         (SBFM | UBFM, A64::Register(_, from), A64::Immediate(rotate)) if from != SP => {
             let from_register = Operand::Register(from as Register);
             let A64::Immediate(last) = third else {
@@ -393,7 +392,7 @@ fn step(raw: &A64Instruction, address: u64) -> Option<Step> {
                 (0, 7) if signed => done(Operation::SignExtend8, from_register),
                 (0, 15) => done(Operation::ZeroExtend16, from_register),
                 (0, 7) => done(Operation::ZeroExtend8, from_register),
-                // To the left, as a factor.
+                // A left shift, expressed as a scale.
                 (rotate, last) if !signed && last + 1 == rotate && bits - rotate < 8 => {
                     copy(Operand::Formula(Formula {
                         base: None,
@@ -423,7 +422,7 @@ fn is_zero(operand: A64) -> bool {
     matches!(operand, A64::Register(_, SP))
 }
 
-/// A sum, or a difference where `sign` is −1, as far as a formula has one.
+/// A sum, or a difference if `sign` is −1; none if a formula cannot express it.
 fn sum(first: A64, second: A64, sign: i64, wide: bool) -> Option<Formula> {
     let base = match first {
         A64::Register(_, SP) => None,
@@ -444,7 +443,7 @@ fn sum(first: A64, second: A64, sign: i64, wide: bool) -> Option<Formula> {
         A64::ImmShift(value, shift) => Some(plus(i64::from(value) << shift)),
         A64::RegShift(style, shift, size, number) if sign == 1 && shift < 8 && number != SP => {
             let index_part = match (style, size) {
-                // Of 32 bits, in the lower half as all else.
+                // Only the lower 32 bits of the result count, so the whole register may be added.
                 (ShiftStyle::LSL, _) if !wide => Part::Whole,
                 _ => part(size, style)?,
             };

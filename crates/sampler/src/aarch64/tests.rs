@@ -1,4 +1,4 @@
-//! Verdicts on AArch64 code. Encodings are LLVM's (`llvm-mc -triple=aarch64 -show-encoding`).
+//! Verdicts on AArch64 code. The encodings are from LLVM (`llvm-mc -triple=aarch64 -show-encoding`).
 
 use nearpage_recording::AccessKind;
 use nearpage_recording::AccessKind::{Load, Store};
@@ -15,7 +15,7 @@ const BASE: u64 = 0x40_1000;
 const SP: usize = 31;
 const NOP: u32 = 0xd503_201f;
 
-/// X1 is a pointer, X2 and X3 are indices, the latter negative where it is 32 bits wide.
+/// X1 is a pointer; X2 and X3 are indices. The lower 32 bits of X3 are negative.
 fn registers() -> Registers {
     let mut registers = [0; REGISTERS];
     registers[1] = 0x1_0000;
@@ -52,8 +52,7 @@ fn accesses(
     templates.iter().map(access).collect()
 }
 
-/// Encoding, what it is, and what it does with [`registers`]: kind, address, and by how much it moves
-/// its base.
+/// Encoding, assembly, and effect with [`registers`]: kind, address, and change of the base register.
 const ACCESSES: [(u32, &str, AccessKind, u64, i64); 46] = [
     (0xf940_0020, "ldr x0, [x1]", Load, 0x1_0000, 0),
     (0xf940_0420, "ldr x0, [x1, #8]", Load, 0x1_0008, 0),
@@ -212,7 +211,7 @@ fn instructions_without_memory_are_no_access() {
             "{word:#x}"
         );
     }
-    // ldr x0, [x1]; ret; what comes after a return was jumped to.
+    // ldr x0, [x1]; ret: the instruction after a return was reached by a jump.
     assert_eq!(
         judge(&[0xf940_0020, 0xd65f_03c0, NOP], 2, SkidSide::Before),
         Verdict::Compute
@@ -221,7 +220,7 @@ fn instructions_without_memory_are_no_access() {
 
 #[test]
 fn overwritten_addresses_are_computed_again() {
-    // ldr x1, [x1], after what made x1
+    // ldr x1, [x1] after instructions that compute x1
     let cases: [(&[u32], u64); 8] = [
         // mov x1, #0x120000
         (&[0xd2a0_0241], 0x12_0000),
@@ -237,7 +236,7 @@ fn overwritten_addresses_are_computed_again() {
         (&[0xd37d_f041], 0x100),
         // sxtw x1, w3
         (&[0x9340_7c61], -2i64 as u64),
-        // adrp x1, one page on; add x1, x1, #16
+        // adrp x1, to the next page; add x1, x1, #16
         (&[0xb000_0001, 0x9100_4021], 0x40_2010),
     ];
     for (made, address) in cases {
@@ -251,7 +250,7 @@ fn overwritten_addresses_are_computed_again() {
             "{made:x?}"
         );
     }
-    // mov x5, x1; ldr x1, [x1]: a copy is there.
+    // mov x5, x1; ldr x1, [x1]: x5 still has the address.
     let mut copied = registers();
     (copied[1], copied[5]) = (0xdead, 0x1_0000);
     let words = [0xaa01_03e5, 0xf940_0021, NOP];
@@ -269,7 +268,7 @@ fn a_pointer_chase_leads_to_the_next_element() {
         accesses(&words, 2, SkidSide::Before, &registers()),
         [(1, Load, 0x1_0000)]
     );
-    // ldr x0, [x1]; add x0, x0, #1; cbnz x0, two back: at its head, what comes before is the jump.
+    // ldr x0, [x1]; add x0, x0, #1; cbnz x0, two back: the loop's first instruction follows the jump.
     let words = [0xf940_0020, 0x9100_0400, 0xb5ff_ffc0];
     assert_eq!(judge(&words, 0, SkidSide::Before), Verdict::Compute);
     assert_eq!(

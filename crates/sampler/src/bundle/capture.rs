@@ -1,4 +1,4 @@
-//! Takes a bundle's records: of a loop of nearpage's own, without what tells of more than the loop.
+//! Captures a bundle's records from a test loop, without data beyond the loop.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -20,21 +20,21 @@ use crate::record::{self, CLOCK_SAMPLE, Identifiers, RecordBody};
 use crate::ring::Ring;
 use crate::sampler::Options;
 
-/// Registers below this are numbers, not addresses.
+/// Registers below this value are numbers, not addresses.
 const SMALL: u64 = 1 << 16;
-/// Packets that there is room for.
+/// Room for SPE packets in bytes.
 const AUX_BYTES: usize = 256 << 10;
-/// How long records are waited for, source by source.
+/// Longest wait for the records of one source.
 const TIME_MAX: Duration = Duration::from_millis(1500);
-/// Between two samples of the clock.
+/// Time between two clock samples.
 const PERIOD_NS: u64 = 500_000;
-/// Hardware samples a second.
+/// Hardware samples per second.
 const RATE_HZ: f64 = 2000.0;
 
-/// Tries what the kernel allows here, and takes records of each source.
+/// Tests what the kernel allows here, and takes records of each source.
 ///
 /// # Errors
-/// This machine's CPUs cannot be read.
+/// An error if this machine's CPUs cannot be read.
 pub fn capture(options: &Options) -> Result<PerfBundle, crate::Error> {
     let facts = crate::sampler::facts_of(options)?;
     let test = TestLoop::new();
@@ -56,10 +56,10 @@ pub fn capture(options: &Options) -> Result<PerfBundle, crate::Error> {
     })
 }
 
-/// The loop that is sampled, with what tells its addresses.
+/// The sampled loop, with its data and code.
 struct TestLoop {
     lines: Vec<[u64; LINE_BYTES / 8]>,
-    /// Its code, as far as it could be read.
+    /// The loop's code, as far as it could be read.
     code: Vec<u8>,
 }
 
@@ -75,7 +75,7 @@ impl TestLoop {
         }
     }
 
-    /// An address of the loop's, moved to where it is in bundles; none of others.
+    /// The bundle's address for an address of the loop; none for other addresses.
     fn moved(&self, address: u64) -> Option<u64> {
         let within = |begin: u64, bytes: u64| {
             let offset = address.wrapping_sub(begin);
@@ -103,7 +103,7 @@ impl TestLoop {
         self.source(event.name.clone(), SampleLayout::of(event), opened)
     }
 
-    /// Runs the loop under an event, which may have a leader before it.
+    /// Runs the loop under an event, which may follow a group leader in `opened`.
     fn source(
         &self,
         name: String,
@@ -162,7 +162,7 @@ impl TestLoop {
         Ok(found)
     }
 
-    /// Packets of an AUX area; the kernel says where they are when the event stops.
+    /// Takes packets from an AUX area. The kernel tells their position when the event stops.
     fn packets(&self, events: &[PerfEvent]) -> std::io::Result<Vec<u8>> {
         let sampled = events.last().ok_or(std::io::ErrorKind::NotFound)?;
         let page_bytes = page_bytes();
@@ -197,7 +197,7 @@ impl TestLoop {
         Ok(found)
     }
 
-    /// Takes all out of a sample that tells of more than the loop; none where it is no sample of the loop's code.
+    /// Removes data beyond the loop from a sample; none if the record is no sample in the loop's code.
     fn anonymise(
         &self,
         written: SampleLayout,
@@ -229,10 +229,10 @@ impl TestLoop {
             set(record, offset, word);
         }
         match written {
-            // The registers follow their ABI, to the end.
+            // The registers follow their ABI word, to the end of the record.
             SampleLayout::Clock => self.move_words(record, clock(st::REGS_USER) + 8),
             SampleLayout::PreciseLoads | SampleLayout::PreciseStores => {
-                // The address comes in the place of the clock's CPU.
+                // Hardware samples have the data address where clock samples have the CPU.
                 let address = u64_at(record, clock(st::CPU)).ok()?;
                 set(record, clock(st::CPU), self.moved(address).unwrap_or(0));
             }
@@ -242,9 +242,10 @@ impl TestLoop {
         Some(())
     }
 
-    /// Registers of IBS: control, code address, three of data, linear address, and what goes, among it the physical address.
+    /// Moves the code address and the linear address among the IBS registers. The registers after the linear address,
+    /// the physical address among them, become 0.
     fn anonymise_ibs(&self, record: &mut [u8]) -> Option<()> {
-        // After size and capabilities, of four bytes each.
+        // The registers follow size and capabilities of four bytes each.
         let registers = header::BYTES + fixed_offset(crate::pmu::IBS_SAMPLE, st::RAW) + 8;
         for number in [1, 5] {
             let offset = registers + 8 * number;
@@ -272,7 +273,7 @@ fn set(record: &mut [u8], offset: usize, word: u64) {
     }
 }
 
-/// Loads a word of each line that it comes to, in an order that no prefetcher follows.
+/// Loads one word of each visited line, in an order that no prefetcher follows.
 #[inline(never)]
 fn test_loop(lines: &[[u64; LINE_BYTES / 8]], from: usize, steps: usize) -> usize {
     let mut at = from;
@@ -280,7 +281,7 @@ fn test_loop(lines: &[[u64; LINE_BYTES / 8]], from: usize, steps: usize) -> usiz
     for _ in 0..steps {
         let line = at % lines.len();
         sum = sum.wrapping_add(lines[line][0]);
-        // Every line comes, modulo a power of two (Hull and Dobell, 1962).
+        // Visits all lines, as their number is a power of two (Hull and Dobell, 1962).
         at = line.wrapping_mul(5).wrapping_add(12_345);
     }
     black_box(sum);

@@ -36,7 +36,7 @@ fn at_cost(sample_cost_ns: Option<f64>) -> Calibration {
 fn the_default_rate_is_the_largest_within_the_share() {
     let rate = |cost_ns| at_cost(Some(cost_ns)).default_rate_hz();
     let share = |rate, cost_ns| rate * cost_ns * PROGRAM_OVER_LOOP / 1e9;
-    // Bounded where samples are very cheap or very dear.
+    // Bounded for very cheap and very expensive samples.
     assert_eq!(rate(200.0), 997.0);
     assert_eq!(rate(1e6), 97.0);
     for cost_ns in (3_000..=25_000).map(f64::from) {

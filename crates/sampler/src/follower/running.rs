@@ -1,5 +1,4 @@
-//! Processes that were running before they were followed: which of them count, and what there was
-//! of them.
+//! Processes that ran before they were followed: which of them count, and their state.
 
 use nearpage_recording::Event;
 use rustc_hash::FxHashMap;
@@ -9,13 +8,13 @@ use crate::discovery::Discovery;
 use crate::processes::{Mapping, Processes};
 
 impl Follower {
-    /// Do records of a process count?
+    /// Whether records of a process count.
     pub(super) fn admits(&self, pid: u32) -> bool {
         let admits = |discovery: &Discovery| discovery.admits(pid);
         self.discovery.as_ref().is_none_or(admits)
     }
 
-    /// Meets a process that counts; `false`: none of its records do.
+    /// Meets a process if its records count. Returns whether they do.
     pub(super) fn meet_admitted(&mut self, pid: u32) -> bool {
         self.admits(pid) && {
             self.meet(pid);
@@ -23,7 +22,7 @@ impl Follower {
         }
     }
 
-    /// Further processes are meant.
+    /// Adds processes to the members.
     pub fn include(&mut self, pids: impl IntoIterator<Item = u32>) {
         self.lookaside.clear();
         if let Some(discovery) = &mut self.discovery {
@@ -31,16 +30,15 @@ impl Follower {
         }
     }
 
-    /// Processes of which records came since the last call, where there were some before.
+    /// Processes with records since the last call; none if all processes were started under observation.
     pub fn take_seen(&mut self) -> Vec<u32> {
-        // Whose samples come from now on is to be told again.
+        // Forces further samples through the slow path, which notes their process again.
         self.lookaside.clear();
         let seen = self.discovery.as_mut().map(Discovery::take_seen);
         seen.unwrap_or_default()
     }
 
-    /// A process that was running already: its threads, and what it has mapped, all of which was
-    /// there before.
+    /// Enters the threads and mappings of a process that was running already, as existing from the start.
     pub fn meet(&mut self, pid: u32) {
         let Some(mut discovery) = self.discovery.take() else {
             return;
@@ -54,7 +52,7 @@ impl Follower {
         }
     }
 
-    /// A thread was found running, unless it is known.
+    /// Enters a thread that was found running, unless it is known.
     pub fn found(&mut self, time_ns: u64, pid: u32, tid: u32, name: String) {
         let known = self.threads.find(tid);
         if known.is_some_and(|thread| self.threads.pid(thread) == pid) {
@@ -70,7 +68,7 @@ impl Follower {
         });
     }
 
-    /// All threads that there were at `time_ns`, and the processes they are of; the others have ended.
+    /// Synchronises with the list of all threads at `time_ns` and their processes: other threads have ended.
     pub fn only(&mut self, time_ns: u64, threads: &[(u32, u32)], processes: &Processes) {
         let there: FxHashMap<u32, u32> = threads.iter().copied().collect();
         let live: Vec<u32> = self.threads.live().collect();
@@ -89,7 +87,7 @@ impl Follower {
         }
     }
 
-    /// What a process had mapped at `time_ns`, by address. All records up to then have been followed.
+    /// Applies the mappings that a process had at `time_ns`, by address. All records up to then have been followed.
     pub fn mapped_now(&mut self, time_ns: u64, pid: u32, all: &[Mapping]) {
         let Some(mut discovery) = self.discovery.take() else {
             return;

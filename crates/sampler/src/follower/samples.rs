@@ -1,5 +1,5 @@
-//! Samples become accesses: this is done for each of them, some 100,000 times a second. What a
-//! thread's samples need is found once, and what a place in the code means.
+//! Turns samples into accesses, some 100,000 times per second. What a thread's samples need, and the verdict on each
+//! place in the code, are therefore looked up once.
 
 use nearpage_recording::{Access, AccessKind, Level, Resolution, ThreadIndex};
 
@@ -10,7 +10,7 @@ use crate::pmu::{MemorySample, Observation, PmuEvent};
 use crate::record::{self, Sample};
 use crate::verdict::{Register, RegisterValues, THREAD_POINTER, Verdict};
 
-/// Registers where the kernel wrote them.
+/// Registers in the kernel's record.
 struct SampleRegisters<'a> {
     general: &'a [[u8; 8]; GENERAL_REGISTERS],
     thread_pointer: u64,
@@ -28,7 +28,7 @@ impl RegisterValues for SampleRegisters<'_> {
 }
 
 impl Follower {
-    /// A thread of which a sample came, if its samples count.
+    /// The sampled thread, if its samples count.
     #[inline]
     pub(super) fn sampled(&mut self, origin: &record::Origin) -> Option<(Sampled, ThreadIndex)> {
         let sampled = match self.lookaside.find(origin.pid, origin.tid) {
@@ -61,7 +61,7 @@ impl Follower {
         sampled
     }
 
-    /// A clock sample, or one of the signal source.
+    /// Follows a clock sample, or a sample of the signal source.
     #[inline]
     pub(super) fn sample(
         &mut self,
@@ -150,7 +150,7 @@ impl Follower {
         }
     }
 
-    /// A hardware sample.
+    /// Follows a hardware sample.
     pub(super) fn memory(
         &mut self,
         origin: record::Origin,
@@ -223,7 +223,7 @@ impl Follower {
         });
     }
 
-    /// How many of its periods a sample of this time stands for.
+    /// Number of periods that a sample of this time stands for.
     fn periods_at(&self, time_ns: u64) -> f32 {
         let since = |(since_ns, _): &&(u64, f32)| *since_ns <= time_ns;
         self.periods_each

@@ -41,7 +41,7 @@ fn threads_are_numbered_and_every_sample_counted() {
         exit(5, 10, 11),
         fork(6, 10, 11, 10),
         sample(7, 10, 11, true),
-        // Its beginning was lost.
+        // The thread's beginning was lost.
         sample(8, 10, 12, true),
         record(9, 2, &[0; 3]),
     ] {
@@ -85,7 +85,7 @@ fn hardware_samples_become_accesses_with_weight_and_cost() {
         address: 0x7f00,
         cpu: 3,
         period: 1000,
-        // 100 ns at the 2.5 GHz that are assumed.
+        // 100 ns at the assumed 2.5 GHz.
         latency_cycles: 250,
         data_src: 0x102 | 0xd << 33 | 1 << 37,
     };
@@ -99,7 +99,7 @@ fn hardware_samples_become_accesses_with_weight_and_cost() {
         ..load
     };
     let nowhere = Precise { address: 0, ..load };
-    // Hops that no kernel knows yet.
+    // A number of hops that no kernel defines yet.
     let later = Precise {
         latency_cycles: 20,
         data_src: load.data_src | 5 << 43,
@@ -160,7 +160,7 @@ fn only_what_is_wanted_is_kept() {
         };
         record(9, 2, &precise.body())
     };
-    // TLB hit, TLB miss, not known.
+    // TLB hit, TLB miss, unknown.
     let (hit, miss, silent) = (0x102_6810_0142, 0x104_5010_0442, 0x508_0022);
     let followed = |wanted: AccessSelection, event| {
         let mut follower = Follower::new(SkidSide::Before, identifiers.clone());
@@ -192,7 +192,7 @@ fn only_what_is_wanted_is_kept() {
     assert_eq!(followed(range, PmuEvent::DtlbMiss), (1, 5));
 }
 
-/// Process 10, which has two threads and a heap, and a thread of the kernel.
+/// A `/proc` with process 10, which has two threads and a heap, and a kernel thread.
 fn running_process() -> tempfile::TempDir {
     let proc_root = tempfile::tempdir().unwrap();
     for (path, text) in [
@@ -215,7 +215,7 @@ fn running_process() -> tempfile::TempDir {
     proc_root
 }
 
-/// A process that `/proc` knows, met by its records.
+/// A process in `/proc` is met by its records.
 #[test]
 fn what_was_running_is_met_when_its_records_come() {
     let proc_root = running_process();
@@ -224,12 +224,12 @@ fn what_was_running_is_met_when_its_records_come() {
         let processes = Processes::new(proc_root.path());
         follower.discovery = Some(Discovery::new(processes, members));
         for bytes in [
-            // Idle, a thread of the kernel, one that is being taken down.
+            // The idle task, a kernel thread, and a process at its end.
             sample(1, 0, 0, false),
             sample(2, 2, 2, false),
             sample(3, u32::MAX, u32::MAX, true),
             sample(4, 10, 11, true),
-            // Its record comes after it was met.
+            // The thread's record comes after the thread was met.
             fork(5, 10, 11, 10),
             fork(6, 20, 20, 10),
             sample(7, 20, 20, true),
@@ -262,7 +262,7 @@ fn what_was_running_is_met_when_its_records_come() {
         ),
         "{first:?}"
     );
-    // Looked at again: half of it is gone, something was named.
+    // At the second look, half of the mapping is gone, and new memory has a name.
     follower.events.clear();
     let now = |path: &str, begin, end| Mapping {
         begin,
@@ -297,7 +297,7 @@ fn what_was_running_is_met_when_its_records_come() {
         "{:?}",
         follower.events
     );
-    // Of the whole machine only a process and what it starts.
+    // Of the whole machine, only one process and its descendants.
     let none = following(Members::Processes(std::iter::once(30).collect()));
     assert_eq!(threads(&none), [(31, 31, 0)]);
     let started = following(Members::Processes(std::iter::once(10).collect()));
@@ -362,8 +362,7 @@ fn what_a_sink_refuses_is_an_error() {
     assert!(follower.events.is_empty());
 }
 
-/// What happens to a program, by kind: a fork, an exit, an exec, another name, samples, weights,
-/// further members.
+/// Applies an event to a program, by kind: a fork, an exit, an exec, a new name, samples, weights, further members.
 fn happen(follower: &mut Follower, time_ns: u64, kind: u8, pid: u32, tid: u32) {
     match kind {
         0 => follower.follow(&fork(time_ns, pid, tid, 1 + tid % 3)),
@@ -380,7 +379,7 @@ fn happen(follower: &mut Follower, time_ns: u64, kind: u8, pid: u32, tid: u32) {
         4 => follower.weigh([(tid, time_ns as f32)].into_iter().collect()),
         5 => follower.include([pid]),
         6 => {
-            // Told as an event, to be compared.
+            // Enters the result as an event, so that it can be compared.
             let seen = follower.take_seen();
             let text = format!("{seen:?}");
             follower.found(time_ns, 100, 1000 + time_ns as u32, text);

@@ -1,15 +1,15 @@
-//! PMUs and their events as the kernel names them under `/sys/bus/event_source/devices`.
+//! PMUs and their events, as the kernel describes them in `/sys/bus/event_source/devices`.
 //!
 //! ```text
 //! DEVICE/type            number for perf_event_attr.type
 //! DEVICE/events/NAME     terms, such as `event=0xcd,umask=0x1,ldlat=3`
-//! DEVICE/format/FIELD    where a term's value goes, such as `config:0-7,32-35` or `config1:0-15`
+//! DEVICE/format/FIELD    bits of a term's value, such as `config:0-7,32-35` or `config1:0-15`
 //! DEVICE/caps/NAME       a number
-//! DEVICE/cpus, cpumask   CPUs it is for; all where there is neither
+//! DEVICE/cpus, cpumask   CPUs of the PMU; all if both files are missing
 //! ```
 //!
-//! (Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format,caps}). So a CPU model
-//! that this code has never heard of works as soon as the kernel knows it.
+//! Source: Documentation/ABI/testing/sysfs-bus-event_source-devices-{events,format,caps}. CPU models that are unknown
+//! to this code work as soon as the kernel supports them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,11 +29,11 @@ pub(crate) struct Device {
     pub events: BTreeMap<String, String>,
     pub format: BTreeMap<String, Field>,
     pub caps: BTreeMap<String, u64>,
-    /// `None`: all.
+    /// CPUs of the device; `None` means all.
     pub cpus: Option<Vec<CpuId>>,
 }
 
-/// Where a term's value goes: its lowest bits to the first range, and so on.
+/// Bits of a term's value in the configuration: the lowest bits go to the first range, and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
     /// Index in [`Config`].
@@ -43,7 +43,7 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// Reads `config1:0-7,32`; `None` if it is something else (`config3` of later kernels too).
+    /// Parses `config1:0-7,32`; `None` for other texts, including `config3` of later kernels.
     pub fn parse(text: &str) -> Option<Self> {
         let (word, ranges) = text.trim().split_once(':')?;
         let word = ["config", "config1", "config2"]
@@ -58,7 +58,7 @@ impl Field {
         Some(Self { word, ranges })
     }
 
-    /// Puts `value` there; false where it doesn't fit.
+    /// Sets the field to `value`; false if the value does not fit.
     fn set(&self, config: &mut Config, mut value: u64) -> bool {
         for &(first, last) in &self.ranges {
             let mask = u64::MAX >> (63 - (last - first));
@@ -71,8 +71,7 @@ impl Field {
 }
 
 impl Device {
-    /// All devices under `sys_root`, by name; none where there is no such folder. Files that
-    /// cannot be read or understood are as if they were not there.
+    /// All devices under `sys_root` by name; none if the folder is missing. Unreadable or invalid files are skipped.
     pub fn all(sys_root: &Path) -> Vec<Self> {
         let folder = sys_root.join("bus/event_source/devices");
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -103,14 +102,14 @@ impl Device {
         })
     }
 
-    /// Configuration of terms: `name=value`, or `name` alone for 1. The error names the term.
+    /// Configuration of the terms: `name=value`, or `name` alone for the value 1. The error names a wrong term.
     pub fn config(&self, terms: &str) -> Result<Config, String> {
         let mut config = Config::default();
         for term in terms.trim().split(',').filter(|term| !term.is_empty()) {
             let (name, value) = term.split_once('=').unwrap_or((term, "1"));
             let set = number(value).is_some_and(|value| match self.format.get(name) {
                 Some(field) => field.set(&mut config, value),
-                // Every PMU takes the words themselves, whatever its formats.
+                // Every PMU accepts the whole words, too.
                 None => match ["config", "config1", "config2"]
                     .iter()
                     .position(|word| *word == name)
@@ -174,7 +173,7 @@ pub(crate) mod tests {
             ("cpu/format/event", "config:0-7"),
             ("cpu/format/umask", "config:8-15"),
             ("cpu/format/ldlat", "config1:0-15"),
-            // As on AMD, in two parts.
+            // Two ranges, as on AMD.
             ("cpu/format/wide", "config:0-7,32-35"),
             ("cpu/format/later", "config3:0-7"),
             ("cpu/caps/max_precise", "3"),
@@ -193,7 +192,7 @@ pub(crate) mod tests {
         assert_eq!(cpu.config("umask").unwrap(), [0x100, 0, 0]);
         assert_eq!(cpu.config("config1=0x10").unwrap(), [0, 0x10, 0]);
         assert_eq!(cpu.config("").unwrap(), [0; 3]);
-        // The later of two values stands.
+        // The later of two values counts.
         assert_eq!(cpu.config("ldlat=3,ldlat=30").unwrap(), [0, 30, 0]);
         for bad in ["later=1", "event=0x100", "event=x", "ldlat=65536", "=1"] {
             assert!(cpu.config(bad).is_err(), "{bad}");

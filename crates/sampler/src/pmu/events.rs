@@ -1,4 +1,4 @@
-//! Which memory-sampling events a machine has, and how to open them.
+//! Finds a machine's events that sample memory accesses, and their attributes.
 
 use std::fs;
 use std::io;
@@ -12,32 +12,32 @@ use super::devices::Device;
 use super::sample::{Form, IBS_SAMPLE, PRECISE_SAMPLE};
 use crate::perf_event::{PerfEvent, Scope, device_attributes};
 
-/// Loads quicker than this many cycles are left out, where nothing else is asked for: they were
-/// served by the core's own caches, which placement does not change. (perf mem has the same.)
+/// Default latency in cycles below which loads are left out: the core's own caches serve them, and placement does not
+/// change that. perf mem has the same default.
 pub const DEFAULT_MIN_LATENCY_CYCLES: u32 = 30;
 
-/// Operations between two samples of Arm's SPE, which cannot be asked for a rate.
+/// Operations between two samples of Arm's SPE, which accepts no rate.
 const SPE_PERIOD: u64 = 1 << 20;
 
 /// Which accesses to sample with a PMU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PmuEvent {
-    /// All that are not too quick.
+    /// All accesses except loads with low latency.
     #[default]
     Access,
-    /// Those for which no TLB had the page (Marathe §3.2: the second source of traces). Arm's SPE
-    /// can be told so; of Intel's and AMD's samples the recorder keeps these.
+    /// Accesses that miss all levels of the TLB (Marathe §3.2: the second source of traces). Arm's SPE filters them in
+    /// hardware; the recorder filters the samples of Intel and AMD.
     DtlbMiss,
 }
 
-/// What to sample with a PMU.
+/// Options of sampling with a PMU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PmuOptions {
-    /// Loads quicker than this count as computation; `None`: [`DEFAULT_MIN_LATENCY_CYCLES`].
+    /// Latency in cycles below which loads count as computation; `None`: [`DEFAULT_MIN_LATENCY_CYCLES`].
     pub min_latency_cycles: Option<u32>,
-    /// Events between two samples; `None`: as many as make the rate.
+    /// Events between two samples; `None`: from the rate.
     pub period: Option<u64>,
-    /// Which accesses.
+    /// The accesses to sample.
     pub event: PmuEvent,
 }
 
@@ -45,12 +45,12 @@ impl PmuOptions {
     pub(crate) fn min_latency_cycles(&self) -> u32 {
         self.min_latency_cycles.unwrap_or(match self.event {
             PmuEvent::Access => DEFAULT_MIN_LATENCY_CYCLES,
-            // Quick or not.
+            // Misses count with any latency.
             PmuEvent::DtlbMiss => 0,
         })
     }
 
-    /// The events of the machine for them; the error names one that makes no sense.
+    /// The machine's events for these options. The error names an event that cannot be configured.
     pub(crate) fn events(
         &self,
         rate_hz: f64,
@@ -66,14 +66,13 @@ impl PmuOptions {
     }
 }
 
-/// The kernel takes no higher rate.
+/// Highest rate that the kernel allows.
 fn max_rate_hz(proc_root: &Path) -> f64 {
     let path = proc_root.join("sys/kernel/perf_event_max_sample_rate");
     let text = fs::read_to_string(path).unwrap_or_default();
     text.trim().parse().unwrap_or(f64::INFINITY)
 }
 
-/// How often to sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pace {
     /// Samples per second of a thread's time; the kernel adapts the period.
@@ -82,34 +81,33 @@ pub(crate) enum Pace {
     Period(u64),
 }
 
-/// An event to be opened on each CPU.
+/// An event that is opened on each of its CPUs.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryEvent {
-    /// As perf would write it: `cpu/mem-loads,ldlat=30/`.
+    /// The event in perf's notation: `cpu/mem-loads,ldlat=30/`.
     pub name: String,
-    /// `None`: on all.
+    /// CPUs of the event; `None` means all.
     pub cpus: Option<Vec<CpuId>>,
     pub form: Form,
-    /// An event that must be counted in the same group for this one to work (`mem-loads-aux`, which
-    /// Intel's cores since Golden Cove need).
+    /// An event that must be counted in the same group (`mem-loads-aux`, which Intel's cores since Golden Cove need).
     pub leader: Option<Attributes>,
     pub attributes: Attributes,
-    /// Samples come through an AUX area, as packets of Arm's SPE.
+    /// Whether samples come as packets of Arm's SPE through an AUX area.
     pub packets: bool,
 }
 
 impl MemoryEvent {
-    /// Is it one of this CPU's?
+    /// Whether the event exists on this CPU.
     pub fn on(&self, cpu: CpuId) -> bool {
         self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))
     }
 
-    /// Does it come after so many events, whatever time they take?
+    /// Whether the event samples by count, not by rate.
     pub fn fixed_period(&self) -> bool {
         self.attributes.flags & flag::FREQ == 0
     }
 
-    /// Opens it, after its leader where it has one; the flags are added to both.
+    /// Opens the event, after its leader if there is one. The flags are added to both.
     pub fn open(&self, scope: Scope, flags: u64) -> io::Result<Vec<PerfEvent>> {
         let mut events: Vec<PerfEvent> = Vec::new();
         for attributes in self.leader.iter().chain([&self.attributes]) {
@@ -120,15 +118,15 @@ impl MemoryEvent {
         Ok(events)
     }
 
-    /// Open files it takes on a CPU.
+    /// Number of open files per CPU.
     pub fn files(&self) -> usize {
         1 + usize::from(self.leader.is_some())
     }
 }
 
-/// The events of `devices` that sample memory accesses; the error names what is there and cannot be
-/// used. Loads quicker than `min_latency_cycles` are left out by the hardware where it can do so
-/// without leaving out stores, and by whoever reads the samples elsewhere.
+/// The events of `devices` that sample memory accesses. The error names an event that exists but cannot be used. Where
+/// the hardware can filter loads without losing stores, it leaves out loads below `min_latency_cycles`; elsewhere the
+/// reader of the samples does.
 pub(crate) fn memory_events(
     devices: &[Device],
     event: PmuEvent,
@@ -148,8 +146,7 @@ pub(crate) fn memory_events(
     Ok(events)
 }
 
-/// `mem-loads` and `mem-stores`, where `device` has them: Intel's `cpu`, or `cpu_core` and
-/// `cpu_atom`.
+/// `mem-loads` and `mem-stores`, if `device` has them: Intel's `cpu`, or `cpu_core` and `cpu_atom`.
 fn precise(
     device: &Device,
     min_latency_cycles: u32,
@@ -167,7 +164,7 @@ fn precise(
         let mut terms = terms.clone();
         let mut leader = None;
         if kind == AccessKind::Load {
-            // The hardware takes no less than 3.
+            // The hardware's minimum is 3.
             let latency = format!(",ldlat={}", min_latency_cycles.max(3));
             name += &latency;
             terms += &latency;
@@ -177,7 +174,7 @@ fn precise(
         }
         let mut attributes = device_attributes(device.kind, device.config(&terms)?);
         attributes.sample_type = PRECISE_SAMPLE;
-        // The instruction itself, not one after it, where the hardware can tell (2).
+        // Asks for the instruction itself, without skid, if the hardware can provide it (2).
         let precision = device
             .caps
             .get("max_precise")
@@ -196,12 +193,12 @@ fn precise(
     Ok(events)
 }
 
-/// AMD's IBS: any op, by count of ops where the model can (`cnt_ctl`), of cycles elsewhere.
+/// AMD's IBS samples any op: by count of ops if the model can (`cnt_ctl`), else by count of cycles.
 fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
     let has = |field| device.format.contains_key(field);
     let mut terms = Vec::new();
     terms.extend(has("cnt_ctl").then_some("cnt_ctl"));
-    // The hardware takes the kernel's ops too; newer kernels can drop those.
+    // The hardware samples kernel ops, too, which newer kernels can drop.
     terms.extend(has("swfilt").then_some("swfilt"));
     let terms = terms.join(",");
     let mut attributes = device_attributes(device.kind, device.config(&terms)?);
@@ -209,7 +206,7 @@ fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
         attributes.flags &= !(flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV);
     }
     attributes.sample_type = IBS_SAMPLE;
-    // It counts in sixteens.
+    // The period is a multiple of 16.
     set_pace(
         &mut attributes,
         match pace {
@@ -227,7 +224,7 @@ fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
     })
 }
 
-/// Arm's SPE: loads and stores, at intervals that vary a little.
+/// Arm's SPE samples loads and stores, with jitter in the intervals.
 fn spe(device: &Device, event: PmuEvent, pace: Pace) -> Result<MemoryEvent, String> {
     let wanted = ["jitter", "load_filter", "store_filter"];
     let mut terms: Vec<_> = wanted
@@ -256,7 +253,7 @@ fn spe(device: &Device, event: PmuEvent, pace: Pace) -> Result<MemoryEvent, Stri
     })
 }
 
-/// What the packets have, and the kernel's records need not.
+/// Fields that packets provide, so that the kernel's records need not carry them.
 const AUX_HAS_NONE: u64 = st::ADDR | st::WEIGHT | st::DATA_SRC;
 
 fn set_pace(attributes: &mut Attributes, pace: Pace) {

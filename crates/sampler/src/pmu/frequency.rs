@@ -1,28 +1,28 @@
-//! How fast the CPUs' cycles pass, in which the hardware gives latencies.
+//! Frequencies of the CPUs, as the hardware gives latencies in cycles.
 
 use std::fs;
 use std::path::Path;
 
 use nearpage_machine::CpuId;
 
-/// Assumed where no file says.
+/// Frequency that is assumed if no file has one.
 const ASSUMED_GHZ: f32 = 2.5;
 
 /// Nominal cycles per nanosecond of each CPU.
 ///
-/// Cores run faster than that while there is thermal room, and slower to save energy, so a cost in
-/// nanoseconds is off by that factor (up to half as much again on today's servers): the same one
-/// for all accesses of a core, so that shares hold.
+/// Cores run faster than the nominal frequency while there is thermal room, and slower to save energy. Costs in
+/// nanoseconds are off by this factor, up to 1.5 on today's servers. It is the same for all accesses of a core, so
+/// shares hold.
 #[derive(Clone, Debug, Default)]
 pub struct Frequencies {
     ghz: Vec<f32>,
-    /// No file said.
+    /// Whether some CPU has the assumed frequency.
     assumed: bool,
 }
 
 impl Frequencies {
-    /// Reads, for each of `cpus`, the first of `cpufreq/base_frequency` (intel_pstate; kHz),
-    /// `acpi_cppc/nominal_freq` (AMD, Arm; MHz), `cpufreq/cpuinfo_max_freq` (kHz) under
+    /// Reads the nominal frequency of each of `cpus` from the first of these files: `cpufreq/base_frequency`
+    /// (intel_pstate; kHz), `acpi_cppc/nominal_freq` (AMD, Arm; MHz), `cpufreq/cpuinfo_max_freq` (kHz) under
     /// `devices/system/cpu/cpuN` of `sys_root`, and `cpu MHz` in `cpuinfo` of `proc_root`.
     pub fn read(sys_root: &Path, proc_root: &Path, cpus: &[CpuId]) -> Self {
         let proc_ghz = cpu_info(proc_root);
@@ -50,17 +50,17 @@ impl Frequencies {
         frequencies
     }
 
-    /// Nominal frequency of `cpu`.
+    /// Nominal frequency of `cpu` in GHz.
     pub fn ghz(&self, cpu: CpuId) -> f32 {
         self.ghz.get(cpu.0 as usize).copied().unwrap_or(ASSUMED_GHZ)
     }
 
-    /// Cycles of `cpu` in nanoseconds.
+    /// Converts cycles of `cpu` into nanoseconds.
     pub fn nanoseconds(&self, cpu: CpuId, cycles: u32) -> f32 {
         cycles as f32 / self.ghz(cpu)
     }
 
-    /// What the user should know.
+    /// A note for the user if a frequency was assumed.
     pub fn note(&self) -> Option<String> {
         self.assumed.then(|| {
             format!(
@@ -94,7 +94,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        // Hybrid: each core has its own; a limit is not the base.
+        // Hybrid cores have frequencies of their own, and the base frequency counts, not the limit.
         cpu(0, "cpufreq/base_frequency", "2100000\n");
         cpu(0, "cpufreq/cpuinfo_max_freq", "4800000\n");
         cpu(1, "acpi_cppc/nominal_freq", "1500\n");

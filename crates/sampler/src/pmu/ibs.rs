@@ -5,8 +5,8 @@
 //!                             IbsDcLinAd IbsDcPhysAd (u64 each), then what newer models add
 //! ```
 //!
-//! (arch/x86/events/amd/ibs.c; fields: arch/x86/include/asm/amd/ibs.h, AMD's Processor Programming
-//! Reference.) Decoded here and not by the kernel, whose own decoding came late (about Linux 6.1).
+//! Sources: arch/x86/events/amd/ibs.c; fields: arch/x86/include/asm/amd/ibs.h, AMD's Processor Programming Reference.
+//! The kernel's own decoding came late (about Linux 6.1), so this module decodes the registers.
 
 use nearpage_perf_abi::{Malformed, u32_at, u64_at};
 use nearpage_recording::{AccessKind, Level};
@@ -25,17 +25,17 @@ const REMOTE_NODE: u64 = 1 << 4;
 /// IbsOpData3.
 const LOAD: u64 = 1;
 const STORE: u64 = 1 << 1;
-/// Both levels of TLBs missed.
+/// Both levels of the TLB missed.
 const TLB_MISS: u64 = 1 << 3;
 const MISS: u64 = 1 << 7;
 const UNCACHEABLE: u64 = 1 << 14;
-/// The line was already on its way.
+/// The line was already being fetched.
 const MISS_WITHOUT_BUFFER: u64 = 1 << 16;
 const ADDRESS_VALID: u64 = 1 << 17;
 const L2_MISS: u64 = 1 << 20;
 const PREFETCH: u64 = 1 << 21;
 
-/// What the registers in `raw` (from `caps` on) say of the op at `ip` or at their own IbsOpRip.
+/// Observation from the registers in `raw`, which begins with `caps`. IbsOpRip replaces `ip` if it is valid.
 pub(crate) fn observe(raw: &[u8], ip: u64) -> Result<Observation, Malformed> {
     let caps = u32_at(raw, 0)?;
     let register = |index: usize| u64_at(raw, 4 + 8 * index);
@@ -54,13 +54,13 @@ pub(crate) fn observe(raw: &[u8], ip: u64) -> Result<Observation, Malformed> {
             own => own,
         },
         address: register(5)?,
-        // An op that does both is read-modify-write.
+        // An op with load and store is a read-modify-write.
         kind: match data3 & STORE {
             0 => AccessKind::Load,
             _ => AccessKind::Store,
         },
         level: level(caps, data2, data3),
-        // Of misses of loads alone.
+        // The hardware measures only misses of loads.
         latency_cycles: match load && data3 & MISS != 0 {
             true => (data3 >> 32 & 0xffff) as u32,
             false => 0,
@@ -68,7 +68,7 @@ pub(crate) fn observe(raw: &[u8], ip: u64) -> Result<Observation, Malformed> {
     })
 }
 
-/// Did no TLB have the page? `None` for an op that accesses no memory.
+/// Whether all levels of the TLB missed; `None` for an op without memory access.
 pub(crate) fn tlb_miss(raw: &[u8]) -> Result<Option<bool>, Malformed> {
     let data3 = u64_at(raw, 4 + 8 * 4)?;
     Ok((data3 & (LOAD | STORE) != 0).then_some(data3 & TLB_MISS != 0))
@@ -76,7 +76,7 @@ pub(crate) fn tlb_miss(raw: &[u8]) -> Result<Option<bool>, Malformed> {
 
 fn level(caps: u32, data2: u64, data3: u64) -> Level {
     let extended = caps & CAPS_EXTENDED_SOURCES != 0;
-    // Here models before Zen 4 say of L2 and source what may not be so (erratum 1293).
+    // In these cases, models before Zen 4 report wrong L2 and source bits (erratum 1293).
     let unreliable = !extended && data3 & (PREFETCH | MISS_WITHOUT_BUFFER) != 0;
     if data3 & UNCACHEABLE != 0 {
         return Level::Unknown;
@@ -85,7 +85,7 @@ fn level(caps: u32, data2: u64, data3: u64) -> Level {
     } else if data3 & L2_MISS == 0 && !unreliable {
         return Level::L2;
     }
-    // The source is that of loads.
+    // The source is only valid for loads.
     let source = match data3 & LOAD != 0 && !unreliable {
         true if extended => data2 >> 3 & 0x18 | data2 & 7,
         true => data2 & 7,
@@ -93,7 +93,7 @@ fn level(caps: u32, data2: u64, data3: u64) -> Level {
     };
     let remote = data2 & REMOTE_NODE != 0;
     match (extended, source) {
-        // Another core's cache in the same complex, or in a near one.
+        // Another core's cache, in the same complex or a near one.
         (true, 1 | 2) | (false, 2) => Level::L3,
         (true, 5) | (false, 4) => Level::RemoteCache,
         // DRAM; persistent memory, extension memory.
@@ -112,7 +112,7 @@ pub(crate) mod tests {
     const ZEN_3: u32 = 0x3ff;
     const ZEN_4: u32 = 0xfff;
 
-    /// The registers as the kernel lays them out.
+    /// Registers in the kernel's layout.
     pub(crate) fn raw(caps: u32, data: u64, data2: u64, data3: u64) -> Vec<u8> {
         let mut bytes = caps.to_ne_bytes().to_vec();
         for register in [0x6_0000, 0x40_1234, data, data2, data3, ADDRESS, 0x1_2345] {
@@ -167,7 +167,7 @@ pub(crate) mod tests {
             (ZEN_4, 3, far | MISS_WITHOUT_BUFFER, Level::LocalMemory),
             (ZEN_4, 0, far | MISS_WITHOUT_BUFFER, Level::LineFillBuffer),
             (ZEN_4, 3, far | UNCACHEABLE, Level::Unknown),
-            // The source of a store is not its own.
+            // The data source does not belong to a store.
             (ZEN_4, 3, STORE | MISS | L2_MISS, Level::Unknown),
             (ZEN_4, 3, STORE, Level::L1),
         ] {
@@ -193,7 +193,7 @@ pub(crate) mod tests {
         else {
             panic!()
         };
-        // A hit has no latency, whatever is in the field.
+        // A hit has no latency, even if the field is set.
         assert_eq!((ip, kind, latency_cycles), (99, AccessKind::Store, 0));
     }
 }

@@ -1,13 +1,11 @@
 //! Hardware samples of memory accesses: Intel's load latency and stores (PEBS), AMD's IBS, Arm's SPE.
 //!
-//! Events are those that the kernel names in sysfs; there is no table of CPU models. Everything
-//! from bytes to accesses is a pure function. **None of it has run on such hardware yet**: it is
-//! tested on bytes built from the kernel's and the vendors' documents and on values seen in perf's
-//! output.
+//! Events come from the kernel's descriptions in sysfs; there is no table of CPU models. Decoding from bytes to
+//! accesses is a pure function. **No part has run on such hardware yet**: tests use bytes built from the kernel's and
+//! the vendors' documents, and values seen in perf's output.
 //!
-//! An access keeps its level and latency; snoops, physical address and page size have no place in a
-//! recording yet and are not asked for. Of the TLB's result it is only looked whether it was a miss,
-//! where those alone are wanted.
+//! An access keeps its level and latency. Snoops, physical address and page size have no place in a recording yet and
+//! are not requested. The TLB's result is only used to select misses, if those are requested.
 
 mod devices;
 mod events;

@@ -1,4 +1,4 @@
-//! Hardware samples: bytes to what was observed, for each way in which they are written.
+//! Decodes hardware samples, in each of their layouts.
 //!
 //! ```text
 //! precise   id:u64 ip:u64 pid:u32 tid:u32 time:u64 address:u64 cpu:u32 -:u32 period:u64
@@ -6,9 +6,9 @@
 //! ibs       id:u64 ip:u64 pid:u32 tid:u32 time:u64 cpu:u32 -:u32 period:u64 size:u32 raw:[u8; size]
 //! ```
 //!
-//! in the order of `perf_event_open(2)`, little-endian. The lower half of the weight is the
-//! latency in cycles, whether the event asked for PERF_SAMPLE_WEIGHT or PERF_SAMPLE_WEIGHT_STRUCT.
-//! Arm SPE writes packets instead, which [`super::spe`] turns into precise samples.
+//! Fields are in the order of `perf_event_open(2)`, little-endian. The lower half of the weight is the latency in
+//! cycles, for both PERF_SAMPLE_WEIGHT and PERF_SAMPLE_WEIGHT_STRUCT. Arm SPE writes packets instead, which
+//! [`super::spe`] turns into precise samples.
 
 use nearpage_machine::CpuId;
 use nearpage_perf_abi::{DataSource, Malformed, fixed_offset, sample_type as st, u32_at, u64_at};
@@ -16,16 +16,16 @@ use nearpage_recording::{AccessKind, Level};
 
 use super::ibs;
 
-/// How a hardware event's samples are written.
+/// Layout of a hardware event's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Address, latency and `data_src`; the kind is that of the event where `data_src` has none.
+    /// Address, latency and `data_src`. The event's kind counts if `data_src` has none.
     Precise(AccessKind),
     /// Registers of AMD's IBS.
     Ibs,
 }
 
-/// What precise samples carry.
+/// Fields of precise samples.
 pub(crate) const PRECISE_SAMPLE: u64 = st::IDENTIFIER
     | st::IP
     | st::TID
@@ -35,11 +35,11 @@ pub(crate) const PRECISE_SAMPLE: u64 = st::IDENTIFIER
     | st::PERIOD
     | st::WEIGHT
     | st::DATA_SRC;
-/// What samples of IBS carry.
+/// Fields of IBS samples.
 pub(crate) const IBS_SAMPLE: u64 =
     st::IDENTIFIER | st::IP | st::TID | st::TIME | st::CPU | st::PERIOD | st::RAW;
 
-/// What a hardware sample saw.
+/// Observation of a hardware sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Observation {
     Access {
@@ -47,25 +47,24 @@ pub(crate) enum Observation {
         address: u64,
         kind: AccessKind,
         level: Level,
-        /// 0 where the hardware has none, as for most stores.
+        /// 0 if the hardware measures none, as for most stores.
         latency_cycles: u32,
     },
-    /// An op that accesses no memory.
+    /// An op without memory access.
     NoAccess,
     /// An access whose address the hardware does not know.
     NoAddress,
 }
 
-/// A hardware sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemorySample {
     pub cpu: CpuId,
-    /// Events that it stands for.
+    /// Number of events that the sample stands for.
     pub period: u64,
     pub user: bool,
-    /// Did no TLB have the page? `None` where the hardware does not say.
+    /// Whether all levels of the TLB missed; `None` if the hardware does not report it.
     pub tlb_miss: Option<bool>,
-    /// A data source of which this version does not know all.
+    /// A data source that this version does not know completely.
     pub unknown_source: Option<DataSource>,
     pub observation: Observation,
 }
@@ -116,7 +115,7 @@ pub(crate) fn decode(form: Form, body: &[u8], user: bool) -> Result<MemorySample
     }
 }
 
-/// The body of a precise sample, as the kernel would write it.
+/// The body of a precise sample in the kernel's layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Precise {
     pub id: u64,
@@ -170,7 +169,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::pmu::ibs;
 
-    /// The body of a sample of IBS around `raw`.
+    /// The body of an IBS sample around `raw`.
     pub(crate) fn ibs_body(id: u64, raw: &[u8]) -> Vec<u8> {
         let words = [id, 0x40_1000, pair(12, 13), 99, pair(3, 0), 4000];
         let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -212,14 +211,14 @@ pub(crate) mod tests {
             decode(form, &precise.body(), true),
             Ok(access(AccessKind::Load))
         );
-        // Where the operation is not available, it is the event's.
+        // Without an operation in `data_src`, the event's kind counts.
         let mut silent = precise;
         silent.data_src = silent.data_src & !0x1f | 1;
         assert_eq!(
             decode(form, &silent.body(), true),
             Ok(access(AccessKind::Store))
         );
-        // PERF_SAMPLE_WEIGHT_STRUCT: other latencies in the upper half.
+        // PERF_SAMPLE_WEIGHT_STRUCT has other latencies in the upper half.
         let mut body = precise.body();
         body[60..64].copy_from_slice(&[9; 4]);
         assert_eq!(decode(form, &body, true), Ok(access(AccessKind::Load)));
@@ -241,7 +240,7 @@ pub(crate) mod tests {
         let sample = decode(Form::Ibs, &body, true).unwrap();
         assert_eq!((sample.cpu, sample.period), (CpuId(3), 4000));
         assert_eq!(sample.tlb_miss, Some(false));
-        // The second level of TLBs missed; the first alone; an op without memory.
+        // The second level of the TLB missed; only the first missed; an op without memory.
         for (data3, expected) in [(1 | 0xc, Some(true)), (2 | 4, Some(false)), (0xc, None)] {
             let body = ibs_body(8, &ibs::tests::raw(0x3ff, 0, 3, data3));
             let sample = decode(Form::Ibs, &body, true).unwrap();

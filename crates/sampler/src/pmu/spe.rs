@@ -1,8 +1,7 @@
-//! Arm's Statistical Profiling Extension: packets in the AUX area to samples.
+//! Arm's Statistical Profiling Extension: decodes packets in the AUX area into samples.
 //!
-//! The hardware writes a record of packets for each sampled operation; an end or a timestamp packet
-//! closes it (Arm Architecture Reference Manual, "Statistical Profiling Extension sample record
-//! specification"):
+//! The hardware writes a record of packets for each sampled operation. An end or a timestamp packet closes the record
+//! (Arm Architecture Reference Manual, "Statistical Profiling Extension sample record specification"):
 //!
 //! ```text
 //! 0x00                        padding           01ss0010  events        010010cc  operation type
@@ -12,13 +11,12 @@
 //! 001000aa 0x00               alignment: padding up to a multiple of 2^(a+1) bytes
 //! ```
 //!
-//! followed by 2^s bytes, s being bits 4 and 5 of the header, the second of two. PERF_RECORD_AUX
-//! says where new packets are, and by its trailer whose they are: the kernel ends a stretch when it
-//! takes a thread off the CPU. Packets carry no time that could be compared with other records, so
-//! an access has that of its stretch's end.
+//! A header is followed by 2^s bytes, where s is in bits 4 and 5 of the header (of its second byte, if it has two).
+//! PERF_RECORD_AUX tells the position of new packets, and its trailer tells their thread, as the kernel ends a stretch
+//! when it takes a thread off the CPU. Packets have no time that is comparable with other records, so an access gets
+//! the time of its stretch's end.
 //!
-//! What data sources mean differs from CPU model to model; levels are told by the events alone,
-//! which the architecture defines.
+//! Data sources differ between CPU models. Levels come from the events alone, which the architecture defines.
 
 mod packet;
 
@@ -34,14 +32,13 @@ use crate::record::{self, Identifiers, RecordBody};
 /// One sampled operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// Address of the instruction; 0 without such a packet.
+    /// Address of the instruction; 0 if the record has none.
     pub ip: u64,
     pub address: u64,
-    /// From dispatch to completion, in cycles.
+    /// Cycles from dispatch to completion.
     pub latency_cycles: u32,
-    /// A load, a store or an atomic operation: the operation type packet's class and payload.
+    /// For a load, a store or an atomic operation: the payload of the operation type packet.
     pub memory: Option<u8>,
-    /// Bits of the events packet.
     pub events: u64,
 }
 
@@ -54,10 +51,10 @@ mod event {
     pub const LAST_LEVEL_ACCESS: u64 = 1 << 8;
     pub const LAST_LEVEL_MISS: u64 = 1 << 9;
     pub const REMOTE: u64 = 1 << 10;
-    /// This and what follows: of newer cores alone.
+    /// Newer cores only, from this bit on.
     pub const L2_ACCESS: u64 = 1 << 19;
     pub const L2_MISS: u64 = 1 << 20;
-    /// Of a line that was on its way already.
+    /// The line was already being fetched.
     pub const RECENTLY_FETCHED: u64 = 1 << 22;
 }
 
@@ -96,8 +93,8 @@ impl Operation {
     }
 }
 
-/// Passes the operations in `bytes` to `each` and says how many bytes were no packets. After such a
-/// byte everything up to the end of a record is left out; a record that is cut off is too.
+/// Passes the operations in `bytes` to `each`, and returns the number of bytes that were no packets. After such a
+/// byte, the remainder of the record is skipped, and so are incomplete records.
 pub(crate) fn decode(bytes: &[u8], mut each: impl FnMut(&Operation)) -> u64 {
     let mut operation = Operation::default();
     let (mut at, mut bad, mut lost) = (0, 0, false);
@@ -125,8 +122,8 @@ pub(crate) fn decode(bytes: &[u8], mut each: impl FnMut(&Operation)) -> u64 {
     bad
 }
 
-/// The complete records in `bytes` whose instruction is at an address that `moved` knows, one each, with the addresses
-/// that it gives. Left out is what tells of more than the operation: contexts, times, physical addresses.
+/// The complete records in `bytes`, without those whose instruction address `moved` does not know. Addresses are
+/// replaced by those from `moved`; contexts, times and physical addresses are removed.
 pub(crate) fn rebased(bytes: &[u8], moved: impl Fn(u64) -> Option<u64>) -> Vec<Vec<u8>> {
     let (mut found, mut record, mut known) = (Vec::new(), Vec::new(), false);
     let mut at = 0;
@@ -150,7 +147,7 @@ pub(crate) fn rebased(bytes: &[u8], moved: impl Fn(u64) -> Option<u64>) -> Vec<V
                 address(0xb0, moved(ip));
             }
             Packet::DataAddress(data) => address(0xb2, moved(data)),
-            // The data source is of use, too.
+            // Keeps the data source packet, too.
             Packet::Other if bytes[at] & 0xcf != 0x43 => {}
             _ => record.extend_from_slice(&bytes[at..at + length]),
         }
@@ -159,9 +156,8 @@ pub(crate) fn rebased(bytes: &[u8], moved: impl Fn(u64) -> Option<u64>) -> Vec<V
     found
 }
 
-/// For each PERF_RECORD_AUX among the records at `new` in `records`, appends its operations as
-/// precise samples of the event `id`; `aux` gives a stretch's bytes. Says how many bytes were no
-/// packets.
+/// Appends, for each PERF_RECORD_AUX among the records at `new` in `records`, its operations as precise samples of the
+/// event `id`. `aux` reads a stretch's bytes. Returns the number of bytes that were no packets.
 pub(crate) fn append_samples(
     records: &mut Vec<u8>,
     new: Range<usize>,
@@ -172,7 +168,7 @@ pub(crate) fn append_samples(
     let identifiers = Identifiers::default();
     let (mut at, mut bad, mut packets) = (new.start, 0, Vec::new());
     while at < new.end {
-        // Whoever reads the records counts those that are none.
+        // The reader of the records counts malformed ones.
         let Ok(length) = header::record_bytes(&records[at..new.end]) else {
             break;
         };
@@ -226,10 +222,10 @@ pub(crate) mod tests {
         bytes
     }
 
-    /// A record as a Neoverse core writes it: 64 bytes, padded.
+    /// A record in the layout of a Neoverse core: 64 bytes, padded.
     pub(crate) fn load(events: u64, latency: u64, store: u64) -> Vec<u8> {
         let mut bytes = packets(&[
-            // Program counter at EL0, not secure; context, operation, counters, address, source.
+            // Program counter (EL0, non-secure), context, operation, counters, address and source.
             (&[0xb0], 0x8000_0000_0040_1234, 8),
             (&[0x65], 77, 4),
             (&[0x49], store, 1),
@@ -267,7 +263,7 @@ pub(crate) mod tests {
     #[test]
     fn rebased_records_tell_of_the_loop_alone() {
         let mut bytes = load(0x40e, 350, 1);
-        // One of other code, one that is cut off before its end.
+        // A record of other code, and a record that is cut off.
         let mut other = load(0x40e, 20, 0);
         other[1] = 0xff;
         bytes.extend(other);
@@ -288,7 +284,7 @@ pub(crate) mod tests {
             events: 0x40e,
         };
         assert_eq!((read, bad), (vec![expected], 0));
-        // Neither the context nor the time is there.
+        // Neither the context nor the time is kept.
         let has = |pattern: &[u8]| {
             records[0]
                 .windows(pattern.len())
@@ -301,9 +297,9 @@ pub(crate) mod tests {
     #[test]
     fn long_headers_alignment_and_end_are_understood() {
         let mut bytes = vec![0x00, 0x23, 0x00];
-        // Up to the next multiple of 16.
+        // Alignment up to the next multiple of 16.
         bytes.resize(16, 0xff);
-        // The longer index 2 is the data address; index 10 is something else.
+        // The long form of index 2 is the data address; index 10 is not used.
         bytes.extend(packets(&[
             (&[0x20, 0xb2], 0x1000, 8),
             (&[0x21, 0xb2], 0x2000, 8),
@@ -328,12 +324,12 @@ pub(crate) mod tests {
     fn finds_back_after_damage() {
         let good = load(0x0e, 40, 0);
         let (one, _) = operations(&good);
-        // A record whose first bytes are gone, then two whole ones.
+        // A record without its first bytes, then two whole records.
         let cut = [&[0xff; 5], &good[5..], &good, &good].concat();
         let (read, bad) = operations(&cut);
         assert!(bad >= 5);
         assert_eq!(read, [one[0], one[0]]);
-        // A record that is cut off says nothing.
+        // A record that is cut off is skipped.
         assert_eq!(operations(&good[..20]).0, []);
     }
 
@@ -449,8 +445,8 @@ pub(crate) mod tests {
         fn whole_records_survive_what_comes_before(junk in prop::collection::vec(any::<u8>(), 0..100)) {
             let good = load(0x0e, 40, 0);
             let (one, _) = operations(&good);
-            // Three: junk may swallow the beginning of one as a payload and so spoil it, and the
-            // packets in its middle may be taken for others until its end.
+            // Three records: junk may swallow the beginning of the first as a payload, and its remaining packets may
+            // be misread until its end.
             let (read, _) = operations(&[&junk[..], &good, &good, &good].concat());
             prop_assert_eq!(read.last(), Some(&one[0]));
         }

@@ -1,4 +1,4 @@
-//! How the rate is kept within what it may cost: what is switched on and off meanwhile.
+//! Keeps the cost of sampling within its bound by switching events on and off.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use crate::cpu_ring::{ALL_EVENTS, CpuRing};
 use crate::overhead::{Overhead, RateChange};
 use crate::pace::{Pace, SampleTotals};
 
-/// Who changes the rate.
+/// The control of the rate.
 pub(super) enum RateControl {
-    /// Nobody.
+    /// A constant rate.
     Fixed,
-    /// The governor, so that sampling takes a share of the program's time at most.
+    /// The governor, which limits sampling to a share of the program's time.
     Share(Overhead),
-    /// The budget, which lets a short run have more.
+    /// The budget, which allows short runs a higher rate.
     Budget(Box<Pace>),
 }
 
 impl RateControl {
-    /// Events that are on while sampling is.
+    /// Events that are on while sampling is on.
     pub fn events(&self) -> u32 {
         match self {
             Self::Fixed | Self::Share(_) => ALL_EVENTS,
@@ -65,7 +65,7 @@ impl RateControl {
 }
 
 impl Sampler {
-    /// Switches sampling on and off when it is time; true once it is over.
+    /// Switches sampling on and off at the set times. Returns whether sampling is over.
     pub(super) fn switch_clock(&mut self) -> bool {
         let now_ns = now_ns();
         let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns).is_some();
@@ -90,7 +90,7 @@ impl Sampler {
             return;
         }
         let began_ns = now_ns();
-        // Fails only where the process has gone.
+        // Errors only occur if the process has ended.
         self.rings.iter_mut().for_each(|ring| ring.switch(on));
         let now_ns = now_ns();
         if let RateControl::Budget(pace) = &mut self.rate {
@@ -101,15 +101,15 @@ impl Sampler {
         }
     }
 
-    /// Asks for another rate; with [`Options::max_overhead`](super::Options::max_overhead), it is had as
-    /// far as it is affordable.
+    /// Requests another rate. With [`Options::max_overhead`](super::Options::max_overhead), the rate stays within the
+    /// bound.
     pub fn ask_rate(&mut self, rate_hz: f64) {
         if let RateControl::Share(overhead) = &mut self.rate {
             overhead.ask(rate_hz);
         }
     }
 
-    /// Tells who governs the rate what happened, and does what they say.
+    /// Passes observations to the control of the rate, and applies its decisions.
     pub(super) fn govern(&mut self, now_ns: u64) {
         match &mut self.rate {
             RateControl::Fixed => {}
@@ -155,7 +155,7 @@ impl Sampler {
             (None, ObservedTarget::Command(_)) => {
                 self.rings.iter().map(CpuRing::running_ns).sum::<u64>() as f64
             }
-            // To read the events of thousands of threads would take longer than to sample them.
+            // Reading the events of thousands of threads takes longer than sampling them.
             _ => self.follower.taken_ns,
         };
         let Some(rate_hz) = overhead.round(now_ns, program_ns, self.follower.taken) else {

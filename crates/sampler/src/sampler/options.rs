@@ -1,4 +1,4 @@
-//! What to record, and how.
+//! Options of a recording.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,60 +11,59 @@ use crate::pmu::PmuOptions;
 use crate::source::RequestedSource;
 use crate::target::Target;
 
-/// One page fault in so many is recorded, where nothing else is asked for. A prime, so as not to
-/// be in step with the program's loops. What page faults cost is mostly that they are counted at all
-/// (`benches/tracking_cost`), so a longer period would gain little.
+/// By default, one of this many page faults is recorded. The number is a prime, to avoid lockstep with the program's
+/// loops. Most of the cost of page faults is counting them (`benches/tracking_cost`), so a longer period would gain
+/// little.
 pub const DEFAULT_FAULT_PERIOD: u64 = 61;
 
-/// The kernel samples the clock at most this often (`perf_swevent_hrtimer`).
+/// Highest rate at which the kernel samples the clock (`perf_swevent_hrtimer`).
 pub const MAX_RATE_HZ: f64 = 100_000.0;
 
-/// What to record, and how.
+/// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whom to observe.
+    /// The processes to observe.
     pub target: Target,
-    /// Variables added to the environment of a command.
+    /// Variables that are added to the environment of a command.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where accesses come from.
+    /// The source of accesses.
     pub source: RequestedSource,
-    /// What to sample where that is the PMU.
+    /// Options of the PMU source.
     pub pmu: PmuOptions,
-    /// Which accesses to keep.
+    /// The accesses to keep.
     pub wanted: AccessSelection,
-    /// Whether the preload library will be in the command, which the signal source needs; where it
-    /// won't, why and what helps, for the user.
+    /// Whether the preload library will be in the command, as the signal source requires; if not, the reason and the
+    /// remedy for the user.
     pub preload: Result<(), NoPreload>,
-    /// Where it puts its samples: a folder, by its absolute path.
+    /// Absolute path of the folder for samples of the preload library.
     pub samples_folder: PathBuf,
-    /// Samples per second of every thread's CPU time; `None`:
-    /// [as many as cost little](Calibration::default_rate_hz).
+    /// Samples per second of every thread's CPU time; `None`: [a rate with low cost](Calibration::default_rate_hz).
     pub rate_hz: Option<f64>,
-    /// The share of the program's time that sampling may take: the rate is lowered to keep it.
-    /// `None`: it stays as it is.
+    /// Largest share of the program's time that sampling may take; the rate is lowered if necessary. `None`: the rate
+    /// is constant.
     pub max_overhead: Option<f64>,
-    /// Sample faster at first, within a budget of 80 ms of processor time or 0.5 % of the program's, and
-    /// at `rate_hz` in the long run; `max_overhead` is for sources that have no budget then: the PMU,
-    /// and what is running already where not each of its threads has events of its own.
+    /// Whether to sample faster at first, within a budget of 80 ms of processor time or 0.5 % of the program's, and at
+    /// `rate_hz` in the long run. `max_overhead` then applies only to sources without a budget: the PMU, and running
+    /// targets whose threads do not all have their own events.
     pub budget: bool,
-    /// Time after the start of the command, or after attaching, when sampling begins.
+    /// Time from the start of the command, or from attaching, until sampling begins.
     pub after: Duration,
-    /// How long sampling lasts; `None`: to the end.
+    /// Duration of sampling; `None`: to the end.
     pub duration: Option<Duration>,
-    /// One page fault in so many becomes a first touch; 0: none.
+    /// One of this many page faults becomes a first touch; 0: none.
     pub fault_period: u64,
-    /// Ask the kernel on which node sampled pages are. Of use on more than one node only.
+    /// Whether to query the kernel for the nodes of sampled pages. Useful only on several nodes.
     pub page_nodes: bool,
-    /// Where the sampled instruction is and what samples cost; `None`: measure it at the start.
+    /// Side of the sampled instruction, and cost of samples; `None`: measured at the start.
     pub calibration: Option<Calibration>,
-    /// `/sys`, but in tests.
+    /// `/sys`, except in tests.
     pub sys_root: PathBuf,
-    /// `/proc`, but in tests.
+    /// `/proc`, except in tests.
     pub proc_root: PathBuf,
 }
 
 impl Options {
-    /// The defaults, for a target (or a command).
+    /// Default options for a target or a command.
     pub fn new(target: impl Into<Target>) -> Self {
         Self {
             target: target.into(),

@@ -1,4 +1,4 @@
-//! How a recording starts: the target is found, a source chosen, its events opened.
+//! Starts a recording: finds the target, chooses a source, and opens its events.
 
 use std::ops::Range;
 use std::path::Path;
@@ -31,10 +31,9 @@ use crate::signal::{self, Signals};
 use crate::source::{Choice, Facts, Pmu, Reach, choose, errno};
 use crate::target::Target;
 
-/// The governor does not go below, so that it hears of cheaper times.
+/// Lowest rate of the governor, so that it still notices when samples become cheaper.
 const RATE_MIN_HZ: f64 = 10.0;
 
-/// What was opened for a target.
 struct Opened {
     observed: ObservedTarget,
     rings: Vec<CpuRing>,
@@ -43,16 +42,16 @@ struct Opened {
     notes: Vec<String>,
     deferred: bool,
     period_ns: u64,
-    /// Is the rate changed within a budget?
+    /// Whether the rate changes within a budget.
     has_budget: bool,
 }
 
-/// What is known before anything is started.
+/// State before events are opened.
 struct Starting<'a> {
     options: &'a Options,
     cpus: Vec<CpuId>,
     processes: Processes,
-    /// The running target; `None` for a command, and where opening its events was tried once.
+    /// The running target; `None` for a command, and after a first attempt to open its events.
     found: Option<FoundTarget>,
     calibrated: Result<Calibration, Error>,
     rate_hz: f64,
@@ -60,16 +59,16 @@ struct Starting<'a> {
     choice: Choice,
     interrupts: Interrupts,
     begin_ns: u64,
-    /// Where there is a budget, as far as the source can keep it.
+    /// The pace, if there is a budget that the source can keep.
     pace: Option<Pace>,
 }
 
 impl Sampler {
-    /// Starts the command, or attaches to what is running, and samples it.
+    /// Starts the command, or attaches to the running target, and samples it.
     ///
     /// # Errors
-    /// Where the target is not there or may not be observed, where no source works, or where the
-    /// kernel refuses; nothing has been started or changed then.
+    /// If the target does not exist or may not be observed, if no source works, or if the kernel refuses. In these
+    /// cases, nothing has been started or changed.
     pub fn start(options: &Options) -> Result<Self, Error> {
         let mut starting = Starting::new(options)?;
         let mut opened = starting.open()?;
@@ -93,7 +92,7 @@ impl Sampler {
             _ => starting.calibrated.unwrap_or_default(),
         };
         let overhead = |share| {
-            // Perf events can pause, and not come more often than the threads inherited them.
+            // Perf events can pause, but not exceed the rate that threads inherited.
             let most_hz = match source {
                 Source::Signal => MAX_RATE_HZ,
                 _ => rate_hz,
@@ -149,7 +148,7 @@ impl Sampler {
 }
 
 impl<'a> Starting<'a> {
-    /// Looks for the target, measures this machine, and chooses a source.
+    /// Looks for the target, calibrates on this machine, and chooses a source.
     fn new(options: &'a Options) -> Result<Self, Error> {
         if let Some(rate_hz) = options.rate_hz
             && !(1.0..=MAX_RATE_HZ).contains(&rate_hz)
@@ -188,10 +187,10 @@ impl<'a> Starting<'a> {
         })
     }
 
-    /// Opens the events of the chosen source, or of the next one where the PMU is refused.
+    /// Opens the events of the chosen source, or of the next one if the PMU is refused.
     fn open(&mut self) -> Result<Opened, Error> {
         match self.open_source() {
-            // Since it was tried, someone else took the PMU or its memory.
+            // Another process has taken the PMU, or its memory, since it was tried.
             Err(Error::PmuRefused { event, source }) => {
                 if let Pmu::Listed { opened, .. } = &mut self.facts.pmu {
                     *opened = Err((event, errno(&source)));
@@ -241,7 +240,7 @@ impl<'a> Starting<'a> {
         Opened::command(child, opening, cpus, side)
     }
 
-    /// The pace within the budget, if that is wanted, and what it takes of events.
+    /// Chooses the pace if there is a budget, and sets the rates of its events.
     fn paced(&self, source: Source, opening: &mut Opening) -> Option<Pace> {
         if !self.options.budget || source == Source::Pmu {
             return None;
@@ -275,7 +274,7 @@ impl<'a> Starting<'a> {
         };
     }
 
-    /// Says what samples weigh where the rate changes within the budget.
+    /// Sets the weights of samples if the rate changes within a budget.
     fn weigh(&self, opened: &mut Opened) {
         let Some(pace) = self.pace.as_ref().filter(|_| opened.has_budget) else {
             return;
@@ -290,7 +289,7 @@ impl<'a> Starting<'a> {
         follower.periods_each.push((0, pace.setting().weight));
     }
 
-    /// Lets the command go, or tells the follower who was running already.
+    /// Lets the command run, or introduces running processes to the follower.
     fn begin(&self, opened: &mut Opened) -> Result<(), Error> {
         match &mut opened.observed {
             ObservedTarget::Command(child) => {
@@ -304,7 +303,7 @@ impl<'a> Starting<'a> {
         Ok(())
     }
 
-    /// The samples that a command takes itself, with that source.
+    /// For the signal source: the reader of samples that a command takes itself.
     fn signals(&self, opened: &Opened, wanted_ns: Range<u64>) -> Option<Signals> {
         match &opened.observed {
             ObservedTarget::Command(child) if self.choice.source == Source::Signal => {
@@ -325,7 +324,7 @@ impl<'a> Starting<'a> {
 }
 
 impl Opened {
-    /// Events of a command's process on all CPUs; its threads and children inherit them.
+    /// Opens the events of a command's process on all CPUs; its threads and children inherit them.
     fn command(
         child: Child,
         mut opening: Opening,
@@ -375,12 +374,11 @@ impl Opened {
     }
 }
 
-/// Which source [`Sampler::start`] will take with `options`, as far as can be told before there is
-/// a command.
+/// The source that [`Sampler::start`] will choose for `options`, as far as this is known without a command.
 ///
 /// # Errors
-/// [`Error::NoSource`] where the one asked for does not work, or none does; where a target that
-/// should be running is not there or can't be observed, what is wrong with it.
+/// [`Error::NoSource`] if the requested source does not work, or none does; the reason if a running target does not
+/// exist or can't be observed.
 pub fn choose_source(options: &Options) -> Result<Choice, Error> {
     let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
     let processes = Processes::new(&options.proc_root);
@@ -403,7 +401,7 @@ fn reach(found: Option<&FoundTarget>) -> Reach {
     }
 }
 
-/// What sampling finds here for processes.
+/// Facts about sampling processes on this machine.
 pub(crate) fn facts_of(options: &Options) -> Result<Facts, Error> {
     let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
     facts(options, rate_hz, Reach::Processes)
@@ -427,15 +425,15 @@ fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
     })
 }
 
-/// The most samples a second and CPU that the kernel takes.
+/// Highest rate per CPU that the kernel accepts.
 fn max_rate_hz(proc_root: &Path) -> f64 {
     let file = proc_root.join("sys/kernel/perf_event_max_sample_rate");
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.trim().parse().unwrap_or(MAX_RATE_HZ)
 }
 
-/// Two descriptors per CPU are more than the usual limit on large machines. Where each of many
-/// threads takes as many, the limit itself is raised if that is allowed (no child inherits it).
+/// Raises the limit on open files: two descriptors per CPU exceed the usual limit on large machines. If each of many
+/// threads needs as many, the hard limit is raised, too, if that is allowed. No child inherits the limits.
 fn raise_open_files_limit(attached: bool) {
     const WANTED: u64 = 65_536;
     // SAFETY: zero is a valid rlimit; the calls read or write one.

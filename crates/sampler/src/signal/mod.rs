@@ -2,9 +2,9 @@
 //! ([`nearpage_wire::samples`]). This module reads them and turns samples into the records that the kernel would have
 //! written, so that all later stages are the same as for the clock.
 //!
-//! The rings also tell of new processes and threads. Mappings come from `/proc/PID/maps`, which is read when a
-//! process's ring is found, when a sample's code is unknown, and now and then;
-//! after the process has ended, from the copy that it left. Page faults are not seen.
+//! The rings also report new processes and threads. Mappings come from `/proc/PID/maps`, which is read when a
+//! process's ring is found, when a sample's code is unknown, and at intervals; after the process has ended, from the
+//! copy that it left. Page faults are not observed.
 
 pub(crate) mod own;
 mod records;
@@ -27,11 +27,11 @@ use ring::SampleRing;
 /// Mappings are read again after this time, or later if reading them takes long.
 const MAPS_EVERY_NS: u64 = 1_000_000_000;
 const MAPS_SHARE: u64 = 100;
-/// File systems round times of change. If a folder was last changed longer ago than this when it was read, its next
-/// change gives it another time.
+/// Age from which a folder's time of change is reliable. File systems round this time, so a second change shortly
+/// after the first may leave it the same.
 const FOLDER_SETTLES: Duration = Duration::from_secs(3);
 
-/// Slots for a second of samples on all CPUs, read several times in that.
+/// Number of slots for a second of samples on all CPUs; rings are read several times per second.
 pub(crate) fn slots(rate_hz: f64, cpus: usize) -> usize {
     let wanted = (rate_hz * cpus as f64) as usize;
     wanted.next_power_of_two().clamp(1024, SLOTS_MAX)
@@ -80,7 +80,7 @@ pub(crate) struct Signals {
     sampled: Vec<Sampled>,
     pids: FxHashSet<u32>,
     period_ns: u64,
-    /// Samples outside are left out, CLOCK_MONOTONIC.
+    /// Samples outside this range are left out, CLOCK_MONOTONIC.
     pub wanted_ns: Range<u64>,
     pub losses: SignalLosses,
 }
@@ -90,11 +90,11 @@ pub(crate) struct Signals {
 struct Sampled {
     process: Process,
     ring: SampleRing,
-    /// Without ending.
+    /// Path of the ring without its extension.
     path: PathBuf,
     maps_at_ns: u64,
     maps_took_ns: u64,
-    /// What was read then.
+    /// The mappings when they were last read.
     maps: Vec<u8>,
 }
 
@@ -127,8 +127,7 @@ impl Signals {
         }
     }
 
-    /// Appends records of what was sampled since; `now_ns` is the time. At the `end` nothing is
-    /// waited for any more.
+    /// Appends records of the samples since the last call; `now_ns` is the time. At the `end`, nothing is held back.
     pub fn drain(&mut self, now_ns: u64, end: bool, out: &mut Vec<u8>) {
         self.meet(out);
         let mut gone = Vec::new();
@@ -156,7 +155,7 @@ impl Signals {
         }
     }
 
-    /// Did the process become another program, which has a ring of its own?
+    /// Whether the process has executed another program, which has its own ring.
     fn is_replaced(&self, at: usize) -> bool {
         let pid = self.sampled[at].process.pid();
         self.sampled[at + 1..]
@@ -175,12 +174,12 @@ impl Signals {
         self.losses.threads += told.no_timer;
         self.losses.given_way += u64::from(told.ended == Some(StopReason::SignalTaken));
         for ending in ["ring", "maps"] {
-            // What stays behind goes with the folder.
+            // Files that cannot be removed vanish with the folder.
             let _ = fs::remove_file(sampled.path.with_extension(ending));
         }
     }
 
-    /// Adds processes whose ring is new, the oldest first.
+    /// Adds processes with new rings, the oldest first.
     fn meet(&mut self, out: &mut Vec<u8>) {
         let changed = fs::metadata(&self.folder).and_then(|folder| folder.modified());
         let changed = changed.ok();
@@ -201,7 +200,7 @@ impl Signals {
                 continue;
             }
             let path = self.folder.join(&name);
-            // Not written yet, as a rule; then it is in a later round.
+            // The ring is usually not written yet; a later round tries again.
             if let Some((header, ring)) = SampleRing::open(&path) {
                 new.push((header, ring, path.with_extension("")));
                 self.met.insert(name);
@@ -228,7 +227,7 @@ impl Signals {
 }
 
 impl Sampled {
-    /// Returns how many samples the program blocked.
+    /// Appends the process's records. Returns the number of samples that the program blocked.
     fn drain(
         &mut self,
         proc_root: &Path,
@@ -250,7 +249,7 @@ impl Sampled {
             .sum()
     }
 
-    /// What is new was mapped after it was last looked, at `since_ns`.
+    /// Enters mappings that appeared since the last look, at `since_ns`.
     fn read_maps(
         &mut self,
         proc_root: &Path,
@@ -262,7 +261,7 @@ impl Sampled {
         let began = std::time::Instant::now();
         let live = memory_folder(proc_root, self.process.pid()).join("maps");
         let copy = self.path.with_extension("maps");
-        // Read in as few pieces as the kernel gives; as a rule, nothing has changed.
+        // Reserves enough to read in few pieces. Usually, nothing has changed.
         let mut text = Vec::with_capacity(self.maps.len() + MAPS_BYTES);
         let is_read = (running && read(&live, &mut text)) || read(&copy, &mut text);
         if is_read && text != self.maps {
@@ -274,7 +273,7 @@ impl Sampled {
     }
 }
 
-/// More than most programs have mapped.
+/// More bytes than the mappings of most programs take.
 const MAPS_BYTES: usize = 16 << 10;
 
 /// Reads a file; false if it is empty.
@@ -409,7 +408,7 @@ mod tests {
         assert_eq!(drain(&mut signals, 200, false), expected);
         assert!(drain(&mut signals, 300, false).is_empty());
 
-        // A child that is there only as a copy, of whose code its own copy of the mappings tells.
+        // A child that has already ended: its code is known only from the copy of its mappings.
         let copy = samples.path().join("samples-80-310.maps");
         fs::write(&copy, "1000-2000 r-xp 0 0:0 0 /bin/x\n").unwrap();
         ring(
@@ -430,14 +429,14 @@ mod tests {
         assert!(!copy.exists());
         assert_eq!((signals.losses.dropped, signals.losses.blocked), (5, 2));
 
-        // What is mapped later is told once it is looked at again.
+        // Later mappings are reported at the next look.
         let maps = "1000-2000 r-xp 0 0:0 0 /bin/x\n3000-5000 rw-p 0 0:0 0 \n";
         fs::write(process("70").join("maps"), maps).unwrap();
         assert!(drain(&mut signals, 450, false).is_empty());
         let later_ns = 200 + MAPS_EVERY_NS;
         assert_eq!(drain(&mut signals, later_ns, false), ["70 100 map 0x3000"]);
 
-        // Another program in the first one's process; then the end.
+        // Another program in the first process; then the end.
         ring(samples.path(), 70, 500, false, &[]);
         assert_eq!(drain(&mut signals, 600, false)[0], "70 500 exec");
         assert!(!path.exists());
@@ -445,7 +444,7 @@ mod tests {
         assert_eq!(fs::read_dir(samples.path()).unwrap().count(), 0);
     }
 
-    /// The folder is not read in each round, and yet no ring is missed.
+    /// The folder is not read in each round, but no ring is missed.
     #[test]
     fn rings_are_met_whenever_they_come() {
         let folder = tempfile::tempdir().unwrap();
@@ -464,13 +463,13 @@ mod tests {
         assert_eq!(met(), 0);
         let path = ring(folder.path(), 70, 100, false, &[]);
         assert_eq!(met(), 1);
-        // As it would be if it had not changed: it is not read.
+        // With an unchanged time, the folder is not read.
         changed(long_ago);
         assert_eq!(met(), 0);
         ring(folder.path(), 71, 200, false, &[]);
         changed(long_ago);
         assert_eq!(met(), 0);
-        // Its file is there, its header is not.
+        // The file exists without its header.
         let whole = fs::read(ring(folder.path(), 72, 300, false, &[])).unwrap();
         let unfinished = folder.path().join("samples-72-300.ring");
         fs::write(&unfinished, vec![0; whole.len()]).unwrap();

@@ -1,5 +1,5 @@
-//! Timer signals in the calling thread: what calibration samples where perf events are refused. The
-//! handler does what the preload library's does, so that it costs as much.
+//! Timer signals in the calling thread, which calibration samples where perf events are refused. The handler does the
+//! same work as the preload library's, so that it has the same cost.
 
 use std::io;
 use std::sync::Mutex;
@@ -9,22 +9,22 @@ use nearpage_wire::samples::THREAD_USER_CLOCK;
 
 use crate::sample_cost::{Interruption, Interruptions};
 
-/// Samples kept between two calls of [`OwnTimer::take`].
+/// Largest number of samples kept between two calls of [`OwnTimer::take`].
 const KEPT: usize = 4096;
 
-// Signal handlers have no other state than statics.
+// A signal handler can only use static state.
 static PLACES: [AtomicU64; KEPT] = [const { AtomicU64::new(0) }; KEPT];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 #[cfg(target_arch = "x86_64")]
 static REGISTERS: [AtomicU64; 23] = [const { AtomicU64::new(0) }; 23];
-/// When the last signal came, CLOCK_MONOTONIC.
+/// Time of the last signal, CLOCK_MONOTONIC.
 static LATEST_NS: AtomicU64 = AtomicU64::new(0);
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static TIMER: AtomicI32 = AtomicI32::new(0);
-/// One at a time.
+/// Only one timer may exist at a time.
 static TAKEN: Mutex<()> = Mutex::new(());
 
-/// A timer of the calling thread; it is not running yet.
+/// A timer of the calling thread, initially disabled.
 #[derive(Debug)]
 pub(crate) struct OwnTimer {
     timer: libc::c_int,
@@ -35,7 +35,7 @@ pub(crate) struct OwnTimer {
 }
 
 impl OwnTimer {
-    /// One that expires every `period_ns` of `clock`, from when it is enabled on.
+    /// A timer that expires every `period_ns` of `clock` while it is enabled.
     pub fn new(clock: libc::clockid_t, period_ns: u64) -> io::Result<Self> {
         let taken = TAKEN
             .lock()
@@ -43,8 +43,8 @@ impl OwnTimer {
         let signal = libc::SIGRTMAX() - 1;
         COUNT.store(0, Ordering::Relaxed);
         let mut timer = 0 as libc::c_int;
-        // SAFETY: zeroed structures are valid ones; the handler touches atomics only and lives as
-        // long as the program; the calls read and write what is passed.
+        // SAFETY: zeroed structures are valid. The handler only touches atomics, and lives as long as the program. The
+        // calls read and write only their arguments.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
@@ -89,12 +89,12 @@ impl OwnTimer {
         set(self.timer, 0)
     }
 
-    /// How many samples there were since the last [`OwnTimer::take`].
+    /// Number of samples since the last [`OwnTimer::take`].
     pub fn count(&self) -> u64 {
         COUNT.load(Ordering::Relaxed) as u64
     }
 
-    /// Where the samples since the last call were, as far as they were kept.
+    /// Instruction pointers of the samples since the last call, as far as they were kept.
     pub fn take(&mut self) -> Vec<u64> {
         let count = COUNT.load(Ordering::Acquire).min(KEPT);
         let places = PLACES[..count].iter();
@@ -107,7 +107,7 @@ impl OwnTimer {
 impl Drop for OwnTimer {
     fn drop(&mut self) {
         PERIOD_NS.store(0, Ordering::Relaxed);
-        // SAFETY: the timer is ours, and the action is the one that was found.
+        // SAFETY: the timer is ours, and the action is the previous one.
         unsafe {
             libc::syscall(libc::SYS_timer_delete, self.timer);
             libc::sigaction(self.signal, &self.previous, std::ptr::null_mut());
@@ -115,21 +115,21 @@ impl Drop for OwnTimer {
     }
 }
 
-/// Ticks of the kernel's that find the calling thread in user mode, every second one with a signal, as
-/// the signal source has them.
+/// Kernel ticks that find the calling thread in user mode. Every second one has a signal, like those of the signal
+/// source.
 #[derive(Debug)]
 pub(crate) struct Ticks {
     timer: OwnTimer,
     tick_ns: u64,
-    /// Signals so far.
+    /// Number of signals so far.
     count: u64,
-    /// When the tick without one comes, CLOCK_MONOTONIC.
+    /// Time of the next tick without a signal, CLOCK_MONOTONIC.
     next_ns: Option<u64>,
 }
 
 impl Ticks {
     pub fn new() -> io::Result<Self> {
-        // The handler sets the timer again, as far ahead as the next sample ever is.
+        // The handler sets the timer again, to a time that is never reached.
         let timer = OwnTimer::new(THREAD_USER_CLOCK, 1 << 50)?;
         timer.enable()?;
         let ticks = Self {
@@ -142,7 +142,7 @@ impl Ticks {
         Ok(ticks)
     }
 
-    /// Lets the next tick send the signal: time in user mode is counted in ticks.
+    /// Lets the next tick send the signal, as time in user mode is counted in ticks.
     fn arm(&self) -> io::Result<()> {
         set(self.timer.timer, self.tick_ns / 2)
     }
@@ -153,13 +153,13 @@ impl Interruptions for Ticks {
         let count = self.timer.count();
         if count != std::mem::replace(&mut self.count, count) {
             self.next_ns = Some(LATEST_NS.load(Ordering::Relaxed) + self.tick_ns);
-            // As in a program that is not sampled. Should that fail, the next tick has no sample either.
+            // The next tick must have no sample. If the call fails, the tick has none either.
             let _ = set(self.timer.timer, 0);
             return Interruption::Sample;
         }
         match self.next_ns.take_if(|next_ns| *next_ns <= now_ns) {
             Some(_) => {
-                // Where that fails, too few samples come, and nothing is measured.
+                // If this fails, too few samples come, and nothing is measured.
                 let _ = self.arm();
                 Interruption::Tick
             }
@@ -172,7 +172,7 @@ impl Interruptions for Ticks {
     }
 }
 
-/// Time between two ticks of the kernel's: the coarse clock's resolution.
+/// Time between two kernel ticks: the resolution of the coarse clock.
 fn tick_ns() -> u64 {
     // SAFETY: zero is a valid timespec, which the call fills in.
     let tick = unsafe {
@@ -183,7 +183,7 @@ fn tick_ns() -> u64 {
     (tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64).max(1)
 }
 
-/// Lets it expire once, after `ns`; 0: never.
+/// Sets the timer to expire once after `ns`; 0 disables it.
 fn set(timer: libc::c_int, ns: u64) -> io::Result<()> {
     let part = |ns: u64| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -208,7 +208,7 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
         let context = context.cast::<libc::ucontext_t>();
         (&(*context).uc_mcontext.gregs, libc::__errno_location())
     };
-    // SAFETY: as above.
+    // SAFETY: errno is this thread's.
     let before = unsafe { *errno };
     for (to, from) in REGISTERS.iter().zip(registers) {
         to.store(*from as u64, Ordering::Relaxed);
@@ -228,10 +228,10 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
     if period_ns != 0 {
         let _ = set(TIMER.load(Ordering::Relaxed), period_ns);
     }
-    // SAFETY: as above.
+    // SAFETY: errno is this thread's.
     unsafe { *errno = before };
 }
 
-/// Where nothing is decoded, nothing is calibrated.
+/// Unused: the signal source needs x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}

@@ -1,5 +1,4 @@
-//! Slots and lines of `/proc/PID/maps` to records, as the kernel would have written them
-//! ([`crate::record`]).
+//! Turns slots, and lines of `/proc/PID/maps`, into records in the kernel's layout ([`crate::record`]).
 
 use std::collections::BTreeMap;
 
@@ -11,21 +10,22 @@ use rustc_hash::FxHashMap;
 use crate::processes::Mapping;
 use crate::record::Origin;
 
-/// What is known of a process while its ring is read.
+/// State of a process while its ring is read.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: u32,
     start_ns: u64,
     threads: FxHashMap<u32, ()>,
-    /// The last known thread has ended. One that it began may go on: a thread says so itself, once it runs.
+    /// The last known thread has ended. A thread that it created may still run: threads report themselves once they
+    /// run.
     ended_last: Option<u32>,
-    /// Mappings told so far, by address.
+    /// Mappings reported so far, by address.
     mapped: BTreeMap<u64, Mapping>,
 }
 
 impl Process {
-    /// A process whose ring was found; `known`: what began it was told already, so that this is an
-    /// `exec` (or the command itself).
+    /// A process whose ring was found. `known` means that its creation was reported already, so that the ring belongs
+    /// to an `exec`, or to the command itself.
     pub fn begin(header: &Header, known: bool, out: &mut Vec<u8>) -> Self {
         let (pid, start_ns) = (header.pid, header.start_ns);
         let origin = Origin::new(pid, pid, start_ns);
@@ -60,7 +60,7 @@ impl Process {
         self.pid
     }
 
-    /// Is the slot no sample, or its code known?
+    /// Whether the slot is no sample, or its code is mapped.
     pub fn knows_code(&self, slot: &Slot) -> bool {
         const EXECUTABLE: u32 = 4;
         let map = self.mapped.range(..=slot.instruction).next_back();
@@ -70,7 +70,7 @@ impl Process {
             })
     }
 
-    /// Appends what a slot says; returns how many samples the program blocked before it.
+    /// Appends a slot's record. Returns the number of samples that the program blocked before it.
     pub fn append(&mut self, slot: &Slot, out: &mut Vec<u8>) -> u64 {
         let (pid, tid, time_ns) = (self.pid, slot.tid, slot.time_ns.max(self.start_ns));
         let origin = Origin::new(pid, tid, time_ns);
@@ -89,7 +89,7 @@ impl Process {
                     origin.append(Sideband::Exit { pid, tid }, out);
                 }
             }
-            // With it the process would end, and what is mapped be forgotten.
+            // The end of the last thread would end the process and forget its mappings.
             Kind::ThreadEnds if self.threads.len() == 1 => {
                 self.ended_last = Some(tid);
                 return 0;
@@ -112,7 +112,7 @@ impl Process {
         slot.missed.into()
     }
 
-    /// Appends the mappings in `text` (`/proc/PID/maps`) that are new, as of `time_ns`.
+    /// Appends new mappings in `text` (`/proc/PID/maps`), with the time `time_ns`.
     pub fn map(&mut self, time_ns: u64, text: &[u8], out: &mut Vec<u8>) {
         for mapping in Mapping::all(text) {
             if self.mapped.get(&mapping.begin) == Some(&mapping) {
@@ -132,7 +132,7 @@ impl Process {
         }
     }
 
-    /// Appends the end of its threads, all of them unless it became another program.
+    /// Appends the ends of the threads: of all, or of all but the main thread if the process executed another program.
     pub fn end(&mut self, time_ns: u64, replaced: bool, out: &mut Vec<u8>) {
         let mut threads: Vec<u32> = self.threads.drain().map(|(tid, ())| tid).collect();
         threads.sort_unstable();
@@ -145,7 +145,7 @@ impl Process {
     }
 }
 
-/// Appends a sample as one of the clock, with the thread pointer after its registers.
+/// Appends a sample as a clock sample, with the thread pointer after its registers.
 fn append_sample(out: &mut Vec<u8>, pid: u32, time_ns: u64, slot: &Slot) {
     let tids = u64::from(pid) | u64::from(slot.tid) << 32;
     const ABI_64: u64 = 2;
@@ -166,7 +166,7 @@ fn append_sample(out: &mut Vec<u8>, pid: u32, time_ns: u64, slot: &Slot) {
     header::append_user_sample(out, &body);
 }
 
-/// The name of a process, as far as it still runs.
+/// Name of a process; empty if it has ended.
 fn name(pid: u32) -> Vec<u8> {
     std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A mapped ring of samples.
+//! Reads a ring of samples that is mapped from a file.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use nearpage_wire::samples::{HEADER_BYTES, Header, SLOT_BYTES, Slot, StopReason, offset, slot};
 
-/// The ring, and how far it has been read.
+/// The ring, with the position up to which it has been read.
 #[derive(Debug)]
 pub(super) struct SampleRing {
     map: NonNull<u8>,
     bytes: usize,
     slots: u64,
     tail: u64,
-    /// Slots whose writer died.
+    /// Number of slots whose writer died.
     unfinished: u64,
 }
 
-/// What a process says of itself.
+/// Counters and status that the process writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingStatus {
     pub dropped: u64,
@@ -28,7 +28,7 @@ pub(super) struct RingStatus {
 }
 
 impl SampleRing {
-    /// Maps the file; `None` where it is not, or not yet, a ring.
+    /// Maps the file; `None` if it is not a ring, or not yet.
     pub fn open(path: &Path) -> Option<(Header, Self)> {
         let file = nearpage_files::open_to_write(path).ok()?;
         let file_bytes = file.metadata().ok()?.len();
@@ -36,7 +36,7 @@ impl SampleRing {
         if bytes < HEADER_BYTES {
             return None;
         }
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of ours.
         let map = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -69,7 +69,7 @@ impl SampleRing {
             .store(period_ns, Ordering::Relaxed);
     }
 
-    /// Takes what is in the ring: up to a slot that is being written, unless the writers are `gone`.
+    /// Takes all slots up to one that is being written; if the writers are `gone`, skips such slots.
     pub fn take(&mut self, gone: bool) -> Vec<Slot> {
         let head = self.word(offset::HEAD).load(Ordering::Acquire);
         let mut slots = Vec::new();
@@ -102,18 +102,19 @@ impl SampleRing {
 
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset + 8 <= self.bytes && offset.is_multiple_of(8));
-        // SAFETY: in the mapping, which lives as long as `self`, and aligned; both sides use atomic
+        // SAFETY: the word is aligned and in the mapping, which lives as long as `self`; both sides use atomic
         // accesses.
         unsafe { &*self.map.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 
     fn half(&self, offset: usize) -> &AtomicU32 {
         assert!(offset + 4 <= self.bytes && offset.is_multiple_of(4));
-        // SAFETY: as `word`.
+        // SAFETY: the half word is aligned and in the mapping, which lives as long as `self`; both sides use atomic
+        // accesses.
         unsafe { &*self.map.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
-    /// A copy of `N` bytes, whole words: what the other side writes meanwhile is some value.
+    /// A copy of `N` bytes in whole words. Words that the other side writes meanwhile may have any value.
     fn copy<const N: usize>(&self, offset: usize) -> [u8; N] {
         let mut copy = [0; N];
         for (number, bytes) in copy.chunks_exact_mut(8).enumerate() {
@@ -155,7 +156,7 @@ mod tests {
         bytes
     }
 
-    /// Writes slot `number` as the library would, without its sequence unless `whole`.
+    /// Writes slot `number` as the library does, without its sequence number unless `whole`.
     fn write(ring: &SampleRing, number: u64, whole: bool) {
         let at = HEADER_BYTES + (number as usize % SLOTS) * SLOT_BYTES;
         ring.half(at + slot::KIND)
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(ring.word(offset::TAIL).load(Ordering::Relaxed), 3);
         assert_eq!(taken(&mut ring, true), [4]);
         assert_eq!(ring.told().dropped, 1);
-        // Nonsense from the other side.
+        // An invalid head from the other side.
         ring.word(offset::HEAD).store(u64::MAX, Ordering::Relaxed);
         assert!(taken(&mut ring, true).is_empty());
     }

@@ -73,7 +73,7 @@ fn every_state_has_its_source_and_its_line() {
                 ..here
             },
         );
-        // Above 2 with CAP_PERFMON.
+        // Above level 2 with CAP_PERFMON.
         table.push((pmu, PMU.to_owned()));
         table.push((clock, NO_PMU.to_owned()));
     }
@@ -103,7 +103,7 @@ fn every_state_has_its_source_and_its_line() {
         ..facts
     };
     let rest: [(Facts, &str); 30] = [
-        // `--all`, without CAP_PERFMON.
+        // `--all` without CAP_PERFMON.
         (
             machine(Facts {
                 pmu: Pmu::None,
@@ -121,7 +121,7 @@ fn every_state_has_its_source_and_its_line() {
              cpu/mem-loads,ldlat=30/: kernel.perf_event_paranoid is 1, which reserves the \
              whole machine for administrators: set it to 0, or give nearpage CAP_PERFMON; signal: the preload library is missing",
         ),
-        // Nothing but a filter refuses at these levels.
+        // At these levels, only a security filter refuses.
         (
             machine(Facts {
                 pmu: Pmu::None,
@@ -140,7 +140,7 @@ fn every_state_has_its_source_and_its_line() {
             }),
             NO_PMU,
         ),
-        // A seccomp profile that lets the clock through, or the PMU alone.
+        // A seccomp profile that allows the clock, or the PMU alone.
         (
             intel(libc::EACCES),
             "source clock, not pmu: cpu/mem-loads,ldlat=30/: kernel.perf_event_paranoid is 2, \
@@ -248,7 +248,7 @@ fn every_state_has_its_source_and_its_line() {
              ulimit -n",
         ),
         (
-            // The clock and the PMU take as much.
+            // The clock and the PMU need the same memory.
             Facts {
                 ring: Err(libc::EPERM),
                 ..facts()
@@ -322,7 +322,7 @@ fn every_state_has_its_source_and_its_line() {
     table.extend(rest.map(|(facts, line)| (facts, line.to_owned())));
     for (facts, expected) in &table {
         assert_eq!(&line(RequestedSource::Auto, facts), expected, "{facts:?}");
-        // Where some source works when asked for, one is chosen unasked.
+        // If any source works on request, `Auto` chooses one.
         let works = |requested| choose(requested, facts).is_ok();
         assert_eq!(
             works(RequestedSource::Auto),
@@ -361,7 +361,7 @@ fn a_fake_machine_is_probed_by_what_it_lists() {
     let events = |files| PmuOptions::default().events(97.0, fake(files).path(), Path::new("/proc"));
     let cpus = [CpuId(0), CpuId(16)];
     let hybrid = Pmu::of(events(crate::pmu::ALDER_LAKE), &cpus, Reach::Processes);
-    // Two events on either kind of core, one of them led by a third.
+    // Two events on each kind of core, one of them with a leader.
     assert!(matches!(hybrid, Pmu::Listed { files: 3, .. }), "{hybrid:?}");
     assert!(matches!(
         Pmu::of(Ok(Vec::new()), &cpus, Reach::Processes),

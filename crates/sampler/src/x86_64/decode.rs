@@ -1,4 +1,4 @@
-//! x86 instructions: where they begin, and what each does to memory and to general registers.
+//! Decodes x86 instructions: boundaries, memory accesses, and changes of general registers.
 
 use iced_x86::{
     Decoder as X86Decoder, DecoderError, DecoderOptions, FlowControl,
@@ -11,7 +11,7 @@ use crate::flow::Flow;
 use crate::instruction::{Code, Decode, Effects, Fusion, Instruction, Reference, Successor};
 use crate::verdict::{Formula, Operand, Operation, Part, Register, Step, Undecoded, set};
 
-/// Reads instructions; keeps buffers between calls.
+/// Decodes instructions; keeps buffers between calls.
 pub(crate) struct Decoder {
     factory: InstructionInfoFactory,
 }
@@ -24,12 +24,12 @@ impl Default for Decoder {
     }
 }
 
-/// How far before the sampled instruction trial decoding begins, and from how many places.
+/// Distance before the sampled instruction at which trial decoding begins, and number of trials.
 const CONVERGE_BYTES: usize = 160;
 const CONVERGE_TRIALS: usize = 32;
 
 impl Decode for Decoder {
-    /// One without a valid encoding is one byte long.
+    /// The instruction at `offset`. Invalid encodings have a length of one byte.
     fn instruction(&mut self, code: Code<'_>, offset: usize) -> Instruction {
         let instruction = raw(code, offset);
         let target = instruction.near_branch_target();
@@ -69,7 +69,7 @@ impl Decode for Decoder {
             let position = decoder.position();
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
-                // Data between code, or a cut at the end: try one byte on.
+                // Data between code, or a cut at the end: continues one byte later.
                 let _ = decoder.set_position(position + 1);
                 decoder.set_ip(address.wrapping_add(position as u64 + 1));
                 continue;
@@ -88,9 +88,9 @@ impl Decode for Decoder {
         Flow::new(starts, jumps)
     }
 
-    /// Finds an instruction boundary shortly before `at` where none is known: x86 code decoded from
-    /// a wrong place falls into step after a few instructions, so trials from many places that
-    /// reach `at` should agree on the instruction before it. `None` where they don't.
+    /// Finds an instruction boundary shortly before `at`, without a known one. x86 code that is decoded from a wrong
+    /// place falls into step after a few instructions, so trials from many places should agree on the instruction
+    /// before `at`. `None` if they do not.
     fn converge(code: Code<'_>, at: usize) -> Option<usize> {
         let first = at.saturating_sub(CONVERGE_BYTES);
         let trials = first..(first + CONVERGE_TRIALS).min(at.saturating_sub(15).max(first + 1));
@@ -108,7 +108,7 @@ impl Decode for Decoder {
                 if invalid && decoder.last_error() == DecoderError::NoMoreBytes {
                     break;
                 }
-                // Data before the code, as compilers at run time leave it: one byte on, as `sweep`.
+                // Data before the code, as runtime compilers leave it: continues one byte later, as `sweep` does.
                 position = if invalid {
                     position + 1
                 } else {
@@ -129,15 +129,15 @@ impl Decode for Decoder {
     }
 }
 
-/// The instruction at `offset`; one without a valid encoding is `INVALID` and one byte long.
+/// The instruction at `offset`. Invalid encodings are `INVALID` and one byte long.
 fn raw(code: Code<'_>, offset: usize) -> X86Instruction {
     let bytes = code.bytes.get(offset..).unwrap_or_default();
     X86Decoder::with_ip(code.bitness, bytes, code.at(offset), DecoderOptions::NONE).decode()
 }
 
-/// What processors make one operation of.
+/// Kind of fusion in which an instruction can take part.
 fn fusion(instruction: &X86Instruction) -> Fusion {
-    // Memory with an immediate is not fused, registers alone are of no interest.
+    // Comparisons of memory with an immediate are not fused. Comparisons of registers do not matter here.
     let has_immediate =
         || (0..instruction.op_count()).any(|n| is_immediate(instruction.op_kind(n)));
     match instruction.mnemonic() {
@@ -147,7 +147,6 @@ fn fusion(instruction: &X86Instruction) -> Fusion {
     }
 }
 
-/// Whether an operand is an immediate.
 fn is_immediate(kind: OpKind) -> bool {
     use OpKind::*;
     matches!(
@@ -164,7 +163,7 @@ fn is_immediate(kind: OpKind) -> bool {
     )
 }
 
-/// Reads the effects of an instruction.
+/// Effects of an instruction on memory and registers.
 fn effects(factory: &mut InstructionInfoFactory, instruction: &X86Instruction) -> Effects {
     let info = factory.info(instruction);
     let mut effects = Effects::default();
@@ -185,12 +184,11 @@ fn effects(factory: &mut InstructionInfoFactory, instruction: &X86Instruction) -
     effects
 }
 
-/// What the instruction's references are once it is done, in terms of the registers just after it:
-/// the stack pointer and the pointers of string instructions move by known amounts. `None` where
-/// an address register is overwritten.
+/// The references in terms of the registers just after the instruction: the stack pointer and the pointers of string
+/// instructions move by known amounts. `None` if an address register is overwritten.
 fn afterwards(instruction: &X86Instruction, effects: &Effects) -> Option<Vec<Reference>> {
     if instruction.mnemonic() == Mnemonic::Leave {
-        // Takes the frame pointer's old value from where the stack pointer then stood.
+        // Loads the old frame pointer from the address below the new stack pointer.
         let base = general(X86Register::RSP);
         let mask = effects.references.first()?.address.mask;
         let displacement = if mask == u64::MAX { -8i64 } else { -4 } as u64;
@@ -219,7 +217,7 @@ fn afterwards(instruction: &X86Instruction, effects: &Effects) -> Option<Vec<Ref
         let moved_bytes = if lost == stack && !writes_stack_pointer_otherwise(instruction) {
             instruction.stack_pointer_increment()
         } else if instruction.is_string_instruction() && lost & !string == 0 {
-            // Upwards: code with the direction flag set is not worth a register in every sample.
+            // Assumes ascending addresses: code with the direction flag set is too rare to sample the flags.
             instruction.memory_size().size() as i32
         } else {
             return None;
@@ -229,7 +227,7 @@ fn afterwards(instruction: &X86Instruction, effects: &Effects) -> Option<Vec<Ref
     Some(references)
 }
 
-/// Does it set the stack pointer to something else than a known amount more or less?
+/// Whether the stack pointer changes by an unknown amount.
 fn writes_stack_pointer_otherwise(instruction: &X86Instruction) -> bool {
     let named = (0..instruction.op_count()).any(|n| {
         instruction.op_kind(n) == OpKind::Register
@@ -238,7 +236,7 @@ fn writes_stack_pointer_otherwise(instruction: &X86Instruction) -> bool {
     named || instruction.stack_pointer_increment() == 0 || instruction.mnemonic() == Mnemonic::Enter
 }
 
-/// The instruction as something that can be done again from registers alone.
+/// The instruction as a step that can be repeated from register values alone; none if it has no such form.
 fn step(instruction: &X86Instruction) -> Option<Step> {
     let to = instruction.op0_register();
     if instruction.op0_kind() != OpKind::Register || !(to.is_gpr32() || to.is_gpr64()) {
@@ -299,7 +297,7 @@ fn source_bytes(instruction: &X86Instruction) -> Option<usize> {
     (instruction.op1_kind() == OpKind::Register).then(|| instruction.op1_register().size())
 }
 
-/// Not one of AH, BH, CH, DH.
+/// Whether the register is none of AH, BH, CH and DH.
 fn is_low(register: X86Register) -> bool {
     !matches!(
         register,
@@ -355,7 +353,7 @@ fn formula(memory: &UsedMemory) -> Result<Formula, Undecoded> {
         mask,
     };
     match memory.segment() {
-        // In 32-bit code FS is something else.
+        // The base of FS is unknown in 32-bit code.
         X86Register::FS if mask != u64::MAX => Err(Undecoded::ThreadBase),
         X86Register::FS => Ok(Formula {
             from_thread_pointer: true,
@@ -365,7 +363,7 @@ fn formula(memory: &UsedMemory) -> Result<Formula, Undecoded> {
     }
 }
 
-/// `Some(None)` for no register, `None` for one that samples don't carry.
+/// `Some(None)` for no register, `None` for registers that samples do not carry.
 fn named(register: X86Register) -> Option<Option<Register>> {
     if register == X86Register::None {
         Some(None)
@@ -374,7 +372,7 @@ fn named(register: X86Register) -> Option<Option<Register>> {
     }
 }
 
-/// Position of a general register (or the one it is part of) in a sample.
+/// Position, in samples, of a general register or of the register that contains it.
 fn general(register: X86Register) -> Option<Register> {
     // Encoded as AX CX DX BX SP BP SI DI R8…, sampled as AX BX CX DX SI DI BP SP R8….
     const SAMPLED: [Register; 8] = [0, 2, 3, 1, 7, 6, 4, 5];

@@ -1,4 +1,4 @@
-//! x86: its instructions, and what samples carry of its registers.
+//! x86: the instruction decoder, and the registers in samples.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod chase;
@@ -10,7 +10,7 @@ pub(crate) use decode::Decoder;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const REGISTER_MASK: u64 = 0xff_00ff;
 
-/// How many those are.
+/// Number of the registers in the mask.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const GENERAL_REGISTERS: usize = 16;
 

@@ -11,7 +11,7 @@ use crate::verdict::{REGISTERS, Registers, THREAD_POINTER, Undecoded, Verdict};
 type Judge = crate::judge::Judge<Decoder>;
 
 const BASE: u64 = 0x40_1000;
-// Positions in a sample.
+// Positions of registers in a sample.
 const AX: usize = 0;
 const CX: usize = 2;
 const DX: usize = 3;
@@ -21,7 +21,7 @@ const SP: usize = 7;
 const R8: usize = 8;
 const R9: usize = 9;
 
-/// Code as instructions; samples are taken at the begin of one of them.
+/// Code as instructions. Samples are at the beginning of an instruction.
 struct Program {
     bytes: Vec<u8>,
     starts: Vec<usize>,
@@ -169,7 +169,7 @@ fn a_pointer_chase_leads_to_the_next_element() {
         program.accesses(1, SkidSide::Before, &registers),
         [(0, AccessKind::Load, 0x1028)]
     );
-    // At the head of the loop comes the jump, not what is above it.
+    // At the head of the loop, the previous instruction is the jump, not the one above in memory.
     assert_eq!(program.judge(0, SkidSide::Before), Verdict::Compute);
 }
 
@@ -177,7 +177,7 @@ fn a_pointer_chase_leads_to_the_next_element() {
 fn nothing_is_made_up_for_what_is_lost() {
     // mov rax,[rax]; ret
     let program = program(&[&[0x48, 0x8b, 0x00], &[0xc3]]);
-    // The return at the sampled place has its own address.
+    // The return at the sampled address has its own access.
     let registers = registers(&[(SP, 0x7000)]);
     assert_eq!(
         program.accesses(1, SkidSide::Before, &registers),
@@ -224,7 +224,7 @@ fn stack_and_string_pointers_move_by_known_amounts() {
         program.accesses(2, SkidSide::Before, &registers),
         [(1, AccessKind::Load, 0x6ff8)]
     );
-    // On a repeated instruction, samples stand on it.
+    // For a repeated instruction, samples stand at the instruction itself.
     assert_eq!(
         program.accesses(3, SkidSide::Before, &registers),
         [(3, AccessKind::Store, 0x2008)]
@@ -312,7 +312,7 @@ fn a_block_shares_the_sample() {
     ];
     let program = program(&code);
     let registers = registers(&[(DI, 0x1000)]);
-    // What follows from a loaded value is left out, what follows from registers is not.
+    // Addresses that depend on a loaded value are left out; addresses that depend on registers are kept.
     let expected = [
         (0, AccessKind::Load, 0x1000),
         (2, AccessKind::Store, 0x1008),
@@ -322,7 +322,7 @@ fn a_block_shares_the_sample() {
 
 #[test]
 fn code_after_data_is_found() {
-    // What V8 leaves between two functions: offsets, some of them no instructions.
+    // V8 leaves offsets between two functions, some of which are no valid instructions.
     let data = [
         0x0a, 0x00, 0x50, 0x01, 0x06, 0x5a, 0x03, 0x12, 0xb4, 0x06, 0x8a,
     ];
@@ -366,7 +366,7 @@ proptest! {
         }
     }
 
-    /// Trial decoding finds the boundaries that decoding from the beginning finds.
+    /// Trial decoding finds the same boundaries as decoding from the beginning.
     #[test]
     fn convergence_agrees_with_the_sweep(count in 60usize..200) {
         let one: [&[u8]; 4] = [&[0x49, 0x03, 0x04, 0xc9], &[0x48, 0x39, 0xfa], &[0x0f, 0x1f, 0x44, 0, 0], &[0x53]];

@@ -1,4 +1,4 @@
-//! Lines above a place: what the screen is of, and how that fares.
+//! Lines above a place: title, state and figures.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::{bold, dim, title};
 use crate::model::{Decision, Kind, Model, PageKey, Process};
 use crate::view::{Place, View};
 
-/// Names before values.
+/// Width of names before values.
 const NAME_COLUMNS: usize = 11;
 
-/// The lines, each at most so wide.
+/// All lines above a place, each at most `columns_max` wide.
 pub fn lines(model: &Model, view: &View, is_held: bool, columns_max: usize) -> Vec<Line<'static>> {
     let mut lines = vec![first(model, is_held, columns_max)];
     let mut row = |name: &str, text: String| {
@@ -70,7 +70,7 @@ pub fn lines(model: &Model, view: &View, is_held: bool, columns_max: usize) -> V
     lines
 }
 
-/// Whose screen it is, for how long, and from how much it tells.
+/// First line: time, policy, and number of samples.
 fn first(model: &Model, is_held: bool, columns_max: usize) -> Line<'static> {
     let subject = &model.subject;
     let mut parts = vec![clock(model.watched)];
@@ -104,7 +104,7 @@ fn first(model: &Model, is_held: bool, columns_max: usize) -> Line<'static> {
     ])
 }
 
-/// Parts of a line, the most important first, as many as fit.
+/// The first parts that fit into `columns_max`, with the most important part first.
 fn as_many(parts: Vec<String>, columns_max: usize) -> String {
     let mut text = String::new();
     for part in parts {
@@ -118,7 +118,7 @@ fn as_many(parts: Vec<String>, columns_max: usize) -> String {
     shorten(&text, columns_max)
 }
 
-/// `3:07`, `1:00:07`
+/// Time as `3:07` or `1:00:07`.
 pub fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds / 3600 {
@@ -127,7 +127,7 @@ pub fn clock(time: Duration) -> String {
     }
 }
 
-/// A share and what it was before, as many intervals as fit.
+/// The present share, and a bar for each earlier interval that fits.
 fn local(now: Option<f64>, history: &VecDeque<Option<f64>>, columns_max: usize) -> String {
     let now = now.map_or("–".to_owned(), percent);
     let room = columns_max.saturating_sub(NAME_COLUMNS + 8);
@@ -136,13 +136,13 @@ fn local(now: Option<f64>, history: &VecDeque<Option<f64>>, columns_max: usize) 
     format!("{now:>6}  {drawn}")
 }
 
-/// An eighth of a share each.
+/// A bar in eighths.
 fn bar(share: Option<f64>) -> char {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     share.map_or(' ', |share| BARS[((share * 8.0) as usize).min(7)])
 }
 
-/// Shares of the accesses that each node's memory served, and how evenly.
+/// Shares of the accesses that each node's memory served, and their imbalance.
 fn by_node(model: &Model) -> String {
     let latest = &model.latest;
     let all: u64 = latest.traffic.iter().flatten().sum();
@@ -211,7 +211,7 @@ fn memory(model: &Model, process: &Process) -> String {
     parts.join("  ")
 }
 
-/// A decision, its reasons, and what became of it.
+/// Lines about a decision: page, reasons, and result.
 pub fn decision(model: &Model, decision: &Decision, columns_max: usize) -> Vec<Line<'static>> {
     let to = model.node(decision.to);
     let of = |(process, number): PageKey| {

@@ -1,4 +1,4 @@
-//! Keys: in one line, as many as fit, and all of them.
+//! Key help: a line with as many keys as fit, and a page with all keys.
 
 use nearpage_report::{shorten, width};
 use ratatui::Frame;
@@ -11,7 +11,7 @@ use super::{bold, dim};
 use crate::model::Kind;
 use crate::view::{Mode, Place, View};
 
-/// The line of keys: those of the place first, `?` and `q` always.
+/// Line of keys: the current place's keys first, and always `?` and `q`.
 pub fn keys(view: &View, kind: Kind, columns_max: usize) -> Line<'static> {
     let text = match view.mode {
         Mode::Filtering => "Enter keep  Esc take back".to_owned(),
@@ -61,7 +61,7 @@ fn looking(view: &View, kind: Kind, columns_max: usize) -> String {
     text + last
 }
 
-/// All keys, and what the columns mean.
+/// Draws all keys, and explanations of the columns.
 pub fn draw(frame: &mut Frame, area: Rect, kind: Kind, view: &View) {
     let mut lines = vec![Line::styled("Keys", bold())];
     let keys = [

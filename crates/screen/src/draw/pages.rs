@@ -1,4 +1,4 @@
-//! An object's pages: who accesses them, and where they are, in blocks.
+//! Pages of an object: who accesses them and where they are, as blocks.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use ratatui::text::Line;
 use super::{bold, dim};
 use crate::model::Model;
 
-/// What a line shows of some pages.
+/// Samples and homes of the pages in a line.
 #[derive(Clone, Debug)]
 struct Bin {
     by_node: Vec<f32>,
     homes: Vec<u64>,
 }
 
-/// Columns of a node: blocks and a number where there is room, else blocks, fewer where nodes are many.
+/// Width of a node's cell: blocks and a number if there is room, else up to four blocks.
 fn cell_columns(nodes: usize, columns_max: usize) -> usize {
     let room = columns_max.saturating_sub(OFFSET + HOMES) / nodes.max(1);
     match room.saturating_sub(1) {
@@ -32,7 +32,7 @@ const BLOCKS: usize = 4;
 const OFFSET: usize = 9;
 const HOMES: usize = 7;
 
-/// A line for so many pages that all of them fit.
+/// Lines for all sampled pages. Each line covers as many pages as are needed to fit all lines.
 pub fn lines(model: &Model, process: u16, mapping: &Mapping, body: Rect) -> Vec<Line<'static>> {
     let nodes = model.subject.nodes.len();
     let page_bytes = model.subject.page_bytes.max(1);
@@ -80,7 +80,7 @@ pub fn lines(model: &Model, process: u16, mapping: &Mapping, body: Rect) -> Vec<
     ];
     let most = bins.values().flat_map(|bin| &bin.by_node);
     let most = most.copied().fold(0.0, f32::max).max(1e-6);
-    // Rows begin at multiples of a power of two: there may be one more than there is room for.
+    // Rows begin at multiples of a power of two, so there may be one row more than fits.
     for (row, bin) in bins {
         let cells: String = bin
             .by_node
@@ -104,7 +104,7 @@ pub fn lines(model: &Model, process: u16, mapping: &Mapping, body: Rect) -> Vec<
     lines
 }
 
-/// `3`, or `0: 12  3: 4`
+/// Node of the pages, `3`, or number of pages on each node, `0: 12  3: 4`.
 fn homes(model: &Model, pages: &[u64]) -> String {
     let some: Vec<(u16, u64)> = pages
         .iter()

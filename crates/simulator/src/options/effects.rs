@@ -1,4 +1,4 @@
-//! Options that were set and have no effect.
+//! Detection of options that were set and have no effect.
 
 use nearpage_machine::{MoveCost, Timing};
 use nearpage_online::{Initial, ParameterError};

@@ -1,4 +1,4 @@
-//! Which CPU a thread gets, where the schedule decides that.
+//! Assignment of threads to CPUs by the schedule.
 
 use std::collections::VecDeque;
 
@@ -12,17 +12,17 @@ use crate::schedule::{Schedule, Scheduler};
 use crate::thread::{Resumption, State};
 use crate::trace::{ThreadSteps, Trace};
 
-/// What the schedule goes by.
+/// State of the scheduler.
 pub(super) struct Assigning {
     pub scheduler: Scheduler,
     cpus: Vec<u32>,
-    /// Threads of each program, in order of creation.
+    /// Positions of each program's threads, in order of creation.
     programs: Vec<Vec<usize>>,
     /// Program of each thread.
     pub program_of: Vec<usize>,
-    /// Programs that have begun and not ended.
+    /// For each program: has it begun, and not ended?
     active: Vec<bool>,
-    /// Threads that went on on another CPU, and the lines that they were charged for.
+    /// Number of times that threads moved to another CPU, and lines that they were charged for refilling.
     pub moved: u64,
     pub refilled_lines: u64,
     /// CPU time of each thread, under [`Scheduler::Affinity`].
@@ -30,13 +30,13 @@ pub(super) struct Assigning {
     affinity: u64,
 }
 
-/// A second, after which CPU time of before counts half.
+/// One second in femtoseconds: after each second, earlier CPU time counts half.
 const SECOND: u64 = 1_000_000_000 * FS as u64;
 
-/// CPU time that a thread has had lately, as UNIX counts it.
+/// Recent CPU time of a thread, as UNIX counts it for priorities.
 #[derive(Clone, Copy, Default)]
 struct Usage {
-    /// As of `until`, in femtoseconds.
+    /// CPU time as of `until`, in femtoseconds.
     time: u64,
     until: u64,
 }
@@ -47,7 +47,7 @@ impl Usage {
         self.time >> seconds.min(63)
     }
 
-    /// Time up to `now` counts if it was `running`.
+    /// Counts the time up to `now` if the thread was running.
     fn follow(&mut self, now: u64, running: bool) {
         let more = now.saturating_sub(self.until);
         *self = Self {
@@ -86,14 +86,15 @@ impl Assigning {
         })
     }
 
-    /// A thread gets its CPU, or has had it up to now.
+    /// Counts CPU time: a thread gets its CPU (`running` is false), or has had the CPU up to now.
     pub fn count(&mut self, number: usize, now: u64, running: bool) {
         if self.scheduler == Scheduler::Affinity {
             self.usage[number].follow(now, running);
         }
     }
 
-    /// The first of these that have had least CPU time lately. Where it is not counted that is the first.
+    /// The thread with the least recent CPU time; of equal threads, the first. Without [`Scheduler::Affinity`], CPU
+    /// time is not counted and the first thread is chosen.
     fn least_used<'a>(
         &self,
         waiting: impl IntoIterator<Item = &'a usize>,
@@ -103,7 +104,7 @@ impl Assigning {
         waiting.min_by_key(|&number| self.usage[number].at(now))
     }
 
-    /// When a thread's program begins, and whether that is from the begin of the first marked phase.
+    /// Start of a thread's program, and whether the start is relative to the begin of the first marked phase.
     pub fn start(&self, schedule: &Schedule, number: usize) -> (u64, bool) {
         let program = schedule.programs.get(self.program_of[number]);
         program.map_or((0, false), |program| {
@@ -115,7 +116,7 @@ impl Assigning {
     }
 }
 
-/// A schedule's moves of one thread: when, where to.
+/// The schedule's moves of one thread: times in femtoseconds, and CPUs.
 pub(super) fn moves_of(
     schedule: &Schedule,
     origin: (usize, nearpage_recording::ThreadIndex),
@@ -132,7 +133,7 @@ pub(super) fn moves_of(
 }
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
-    /// Has a thread go on on `cpu` from its next step on.
+    /// Orders a thread to continue on `cpu` from its next step on.
     pub(super) fn order(&mut self, number: usize, cpu: u32) {
         let now = self.now;
         self.threads[number].ordered = Some(cpu);
@@ -149,7 +150,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// A thread that is running makes for the CPU that it was ordered to.
+    /// Has a running thread leave its CPU for the CPU that it was ordered to.
     pub(super) fn relocate(&mut self, number: usize, now: u64) -> Result<(), Error> {
         let thread = &mut self.threads[number];
         thread.drain();
@@ -160,7 +161,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.leave_cpu(number, now, State::Arriving, Resumption::Step)
     }
 
-    /// A thread is ready: it is where it was ordered to, or where the scheduler wants it.
+    /// Assigns a ready thread to a CPU: the one that it was ordered to, or the scheduler's choice.
     pub(super) fn assign(&mut self, number: usize) -> Result<(), Error> {
         if self.assigning.scheduler == Scheduler::Partition {
             let program = self.assigning.program_of[number];
@@ -201,7 +202,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         })
     }
 
-    /// A thread for a CPU that has fallen idle: the first of the longest queue.
+    /// Takes a thread for an idle CPU: the first of the longest queue.
     fn take_over(&mut self, cpu: u32) -> Result<Option<usize>, Error> {
         if self.assigning.scheduler != Scheduler::Affinity {
             return Ok(None);
@@ -215,7 +216,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         Ok(next)
     }
 
-    /// Whose turn is next on the CPU of `number`, whose turn is over; `None`: it goes on.
+    /// The thread that follows `number` on its CPU at the end of a time slice; `None`: `number` continues.
     pub(super) fn next_turn(&mut self, number: usize, now: u64) -> Result<Option<usize>, Error> {
         let (own, assigning) = (self.threads[number].cpu, &mut self.assigning);
         assigning.count(number, now, true);
@@ -234,7 +235,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         Ok(next)
     }
 
-    /// Who gets a CPU that a thread has left.
+    /// The thread that gets a CPU which another thread has left.
     pub(super) fn next_of(&mut self, cpu: u32, now: u64) -> Result<Option<usize>, Error> {
         let queue = &self.cpus[cpu as usize].queue;
         match self.assigning.least_used(queue, now) {
@@ -246,7 +247,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// A thread waits no longer in its CPU's queue.
+    /// Removes a thread from its CPU's queue.
     fn unqueue(&mut self, number: usize) {
         let cpu = self.threads[number].cpu as usize;
         self.cpus[cpu].queue.retain(|&other| other != number);
@@ -266,7 +267,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         Ok(())
     }
 
-    /// A thread has ended.
+    /// Repartitions the CPUs if the thread was the last of its program.
     pub(super) fn depart(&mut self, number: usize) {
         if self.assigning.scheduler != Scheduler::Partition {
             return;
@@ -282,7 +283,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// Shares the CPUs out among the programs that are active.
+    /// Divides the CPUs among the active programs.
     fn partition(&mut self) {
         let Assigning {
             cpus,
@@ -300,7 +301,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         for (position, threads) in sharers.iter().enumerate() {
             let edge = |position: usize| position * cpus.len() / sharers.len();
             let (first, last) = (edge(position), edge(position + 1));
-            // More programs than CPUs: some share one.
+            // With more programs than CPUs, some programs share a CPU.
             let share = &cpus[first..last.max(first + 1)];
             let alive = threads
                 .iter()

@@ -1,4 +1,4 @@
-//! What a policy is told of an epoch.
+//! Counts of an epoch, which a policy gets at the epoch's end.
 
 use nearpage_online::{Epoch, OnlinePolicy, ThreadCounts};
 
@@ -6,18 +6,18 @@ use super::Replay;
 use crate::figures::FS;
 use crate::thread::{State, Thread};
 
-/// Misses of a node's CPUs in an epoch.
+/// Counts of an epoch: misses by node of the CPU, and requests by controller.
 #[derive(Default)]
 pub(super) struct EpochCounts {
     pub local: Vec<u64>,
     pub remote: Vec<u64>,
     pub reads: u64,
-    /// At its beginning.
+    /// Instructions executed before the epoch.
     instructions: u64,
     pub requests: Vec<u64>,
-    /// Waits for the lock, in femtoseconds.
+    /// Time waited for the lock of page moves, in femtoseconds.
     pub lock_wait: u64,
-    /// All threads' time moving pages, in femtoseconds, when it began.
+    /// Time that all threads had spent moving pages before the epoch, in femtoseconds.
     moving: u64,
 }
 
@@ -64,7 +64,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             threads: &threads,
             lock_wait_ns: self.epoch.lock_wait / FS as u64,
             move_ns: (moving - self.epoch.moving) / FS as u64,
-            // Policies know what a move takes on a modelled machine.
+            // The number of moves is for measuring their cost; policies know the modelled machine's cost.
             moves: 0,
             short_of_memory,
         };
@@ -87,7 +87,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.carry_out_requests(number);
     }
 
-    /// What a thread did in the epoch, if it is alive.
+    /// Counts of a thread in the epoch; `None` if the thread is not alive.
     fn thread_counts(&mut self, number: usize) -> Option<ThreadCounts> {
         let thread = &mut self.threads[number];
         let watched = &mut thread.watched;

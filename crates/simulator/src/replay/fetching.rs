@@ -1,4 +1,4 @@
-//! A miss: what it queues for and when its line comes.
+//! Issue of a miss: queues, and the arrival of the line.
 
 use nearpage_online::OnlinePolicy;
 use nearpage_recording::AccessKind;
@@ -8,8 +8,8 @@ use super::Replay;
 use crate::prefetching::Arrival;
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
-    /// Issues a miss of the thread to the memory of that node, and what its CPU's prefetcher requests then; how long
-    /// the line takes.
+    /// Issues a miss of the thread to node `from`'s memory, and the prefetcher's requests that the miss triggers;
+    /// returns the latency of the miss.
     #[inline]
     pub(super) fn fetch(&mut self, number: usize, miss: &Miss, from: u16) -> u64 {
         let (figures, thread) = (self.figures, &mut self.threads[number]);

@@ -1,4 +1,4 @@
-//! A kernel thread that moves pages while the program's threads run on.
+//! A kernel thread that moves pages while the program's threads run.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use crate::figures::femtoseconds;
 use crate::thread::State;
 use crate::tournament::NEVER;
 
-/// Pages that it has been told to move.
+/// The kernel thread's queue of pages to move.
 pub(super) struct KernelThread {
     queue: VecDeque<Action>,
-    /// When the first of them is done; never: there are none.
+    /// Time at which the first move of the queue is done; [`NEVER`]: the queue is empty.
     pub next: u64,
-    /// Pages since other CPUs last flushed, and these CPUs.
+    /// Pages moved since the last flush of other CPUs' TLBs, and the CPUs that must flush.
     moved: u64,
     users: u64,
 }
@@ -45,7 +45,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         busy.len() < self.figures.cpus().count()
     }
 
-    /// Hands over what the policy asked for.
+    /// Hands the policy's actions to the kernel thread.
     pub(super) fn wake_kernel_thread(&mut self, now: u64) {
         let actions = std::mem::take(&mut self.actions);
         self.queue(actions, now);
@@ -59,7 +59,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// A thread has ended before it moved the pages that it was to move: its CPU has the time for them.
+    /// Hands over the moves that a thread has not made before its end.
     pub(super) fn inherit(&mut self, number: usize, now: u64) {
         let thread = &mut self.threads[number];
         let mut left = std::mem::take(&mut thread.moving);
@@ -69,7 +69,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// Begins with the next page that is not there yet.
+    /// Begins with the next action that is still to be done.
     fn start_next(&mut self, now: u64) {
         let action = loop {
             let Some(action) = self.kernel_thread.queue.pop_front() else {
@@ -83,7 +83,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let cost = match self.figures.moves {
             MoveCost::Fixed(ns) => femtoseconds(ns),
             MoveCost::Steps(steps) => {
-                // A replica's mapping has a lock of its own.
+                // A replica's mapping is not changed under the lock of page moves.
                 let (locked_ns, unlocked_ns) = match action.kind {
                     ActionKind::Replicate => (0.0, steps.mapping_replica_ns + steps.end_replica_ns),
                     _ => (steps.mapping_migration_ns, steps.end_migration_ns),
@@ -100,7 +100,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.kernel_thread.next = now.saturating_add(cost);
     }
 
-    /// Its page is done.
+    /// Finishes the first move of the queue.
     #[cold]
     pub(super) fn move_in_background(&mut self) {
         let at = self.kernel_thread.next;
@@ -123,7 +123,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     self.kernel_thread.moved = 0;
                     let users = std::mem::take(&mut self.kernel_thread.users);
                     let cost = femtoseconds(steps.flush_request_ns);
-                    // It has a CPU of its own.
+                    // The kernel thread's own CPU runs no program thread.
                     self.flush_others(u32::MAX, users, cost);
                 }
             }

@@ -1,4 +1,4 @@
-//! Moving pages, and what it costs (Verghese §8.1).
+//! Page moves and their cost (Verghese §8.1).
 
 use nearpage_machine::MoveCost;
 use nearpage_online::{Action, ActionKind, Copies, OnlinePolicy, Reason, Survivor};
@@ -10,21 +10,21 @@ use crate::figures::{FS, femtoseconds};
 use crate::thread::{MovePart, State};
 use crate::tournament::NEVER;
 
-/// Did a cache of the CPU serve it?
+/// Was the reference served by the CPU's own caches?
 #[inline]
 pub(super) fn is_hit(served: Served) -> bool {
     matches!(served, Served::L1 | Served::L2 | Served::L3)
 }
 
-/// A store to a line that the CPU's caches have, and may write.
+/// Is the reference a store to a line that the CPU's caches hold with write permission?
 #[inline]
 pub(super) fn is_store_hit(miss: Miss) -> bool {
     miss.kind == AccessKind::Store && is_hit(miss.served)
 }
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
-    /// The node whose copy an action would be made from; `None`, and the policy is told so: it has nothing
-    /// to do, or is no longer wanted.
+    /// Node whose copy an action would be made from. `None`, after telling the policy: the action has nothing to do, or
+    /// the policy does not want it any more.
     pub(super) fn source(&mut self, action: &Action) -> Option<u16> {
         let wanted = self.policy.still_wants(action);
         let from = self.pages.source(action, self.figures);
@@ -35,8 +35,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         from
     }
 
-    /// Carries out an action that has something to do; `false`: there was no memory for it. The policy is
-    /// told either way.
+    /// Carries out an action and tells the policy the result; `false`: there was no memory for it.
     pub(super) fn carry_out(&mut self, action: &Action, now: u64) -> bool {
         let done = self.pages.apply(action, now, self.figures);
         if let Some(mappings) = self.mappings.as_mut().filter(|_| done) {
@@ -63,14 +62,14 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.policy.settled(page, copies, stale);
     }
 
-    /// Tells the policy of pages whose replicas made way for others.
+    /// Tells the policy which pages' replicas were reclaimed.
     pub(super) fn tell_of_given_up(&mut self) {
         for page in self.pages.take_given_up() {
             self.tell(page);
         }
     }
 
-    /// What the policy asked for: done at once where moves have a fixed cost, otherwise collected.
+    /// Handles the policy's actions: moves with a fixed cost are made at once, others are collected into batches.
     #[cold]
     pub(super) fn request(&mut self, number: usize) {
         let actions = std::mem::take(&mut self.actions);
@@ -103,7 +102,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// The CPU is interrupted for the hot pages that were collected (step 2 of Figure 8.1).
+    /// Interrupts the CPU to move the collected hot pages (step 2 of Verghese's Figure 8.1).
     pub(super) fn interrupt(&mut self, number: usize) {
         let MoveCost::Steps(steps) = self.figures.moves else {
             return;
@@ -118,8 +117,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         ]);
     }
 
-    /// The next step of an interrupt: a page through the lock, or, after the last, the flush, the
-    /// copies, and the end.
+    /// Does the next step of an interrupt: takes one page through the lock or, after the last page, does the flush, the
+    /// copies and the end.
     pub(super) fn move_on(&mut self, number: usize) {
         let MoveCost::Steps(steps) = self.figures.moves else {
             return;
@@ -127,7 +126,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let thread = &mut self.threads[number];
         let replica = |action: &Action| action.kind == ActionKind::Replicate;
         if let Some(action) = thread.moving.get(thread.moved).cloned() {
-            // Step 3 decided; what has been done meanwhile is not done again.
+            // The decision (step 3) was made before; another CPU may have moved the page since then.
             let remapped = self.remap(number, &action);
             let settled = remapped || self.refuse_locked(&action);
             let has_source = !settled && self.source(&action).is_some();
@@ -138,7 +137,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             if !has_source {
                 thread.moving.remove(thread.moved);
             } else {
-                // A replica's mapping has a lock of its own.
+                // A replica's mapping is not changed under the lock of page moves.
                 let (mapping_ns, locked_ns) = if replica(&action) {
                     (steps.mapping_replica_ns, steps.allocation_ns)
                 } else {
@@ -192,8 +191,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.flush_others(cpu, users, femtoseconds(steps.flush_request_ns));
     }
 
-    /// "The pager routine will ignore a page if its page-level lock is currently held by another processor" (§8.3).
-    /// `true`: it is, and the policy is told that nothing was done.
+    /// "The pager routine will ignore a page if its page-level lock is currently held by another processor" (Verghese
+    /// §8.3). If so, tells the policy that the action was not done, and returns `true`.
     fn refuse_locked(&mut self, action: &Action) -> bool {
         let is_locked = self.locked.contains(&action.page);
         if is_locked {
@@ -202,8 +201,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         is_locked
     }
 
-    /// A page that a thread's misses have made hot has a copy where it is to go: only mappings change, to the copies nearest
-    /// to their threads. `true`: it is such a page.
+    /// Drops a hot page's mappings if the page has a copy on the target node already, so that each thread maps its
+    /// nearest copy. `true`: the page needed this and nothing else.
     fn remap(&mut self, number: usize, action: &Action) -> bool {
         let moves = matches!(action.kind, ActionKind::Migrate | ActionKind::Replicate);
         let has_copy = self.pages.copies(action.page).on(action.node);
@@ -218,7 +217,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         stale
     }
 
-    /// The copy of a page that a thread uses.
+    /// Node of the copy that a thread uses.
     #[inline]
     pub(super) fn copy_in_use(&mut self, number: usize, page: u32, copies: Copies) -> u16 {
         let nearest = self
@@ -230,14 +229,14 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// CPUs (modulo 64) that must flush for a page, which nobody maps from now on.
+    /// CPUs (modulo 64) that must flush for a page; removes them from the page's users.
     pub(super) fn users(&mut self, page: u32) -> u64 {
         self.mapped
             .get_mut(page as usize)
             .map_or(u64::MAX, std::mem::take)
     }
 
-    /// The CPU and these others flush their TLBs, for which the others lose time.
+    /// Flushes the TLBs of `cpu` and of the CPUs `users`, which lose `cost` each.
     pub(super) fn flush_others(&mut self, cpu: u32, users: u64, cost: u64) {
         for thread in &mut self.threads {
             let asked = users >> (thread.cpu % 64) & 1 == 1;
@@ -252,14 +251,14 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// Does a reference fault, as its page is copied or its node's copy is stale? A store faults even where the line
-    /// is in a cache: the page is mapped for reading alone.
+    /// Does a reference fault because its page is replicated or its node's copy is stale? A store faults even where its
+    /// line is in a cache, because replicated pages are mapped read-only.
     #[inline]
     pub(super) fn faults(&mut self, number: usize, miss: Miss, copies: Copies) -> bool {
         let thread = &mut self.threads[number];
         let page = miss.page.0;
-        // A store follows its fault, whatever others do to the page meanwhile: their faults wait for this one.
-        // Otherwise a writer and a reader could fault in turns for ever.
+        // A store completes right after its fault, whatever others do to the page meanwhile. Otherwise a writer and a
+        // reader could fault in turns for ever.
         if std::mem::take(&mut thread.faulted) {
             return false;
         }
@@ -275,8 +274,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         collapses
     }
 
-    /// A store to a page that is replicated: a protection fault, after which one copy is left, the
-    /// master's (§8.1) or the writer's (Carrefour §3.3.2).
+    /// Handles a store to a replicated page: a protection fault that leaves one copy, the master's (Verghese §8.1) or
+    /// the writer's (Carrefour §3.3.2).
     #[cold]
     pub(super) fn collapse(&mut self, number: usize, page: u32, copies: Copies) {
         self.pages.set_now(self.now);
@@ -312,7 +311,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         match self.figures.moves {
             MoveCost::Fixed(ns) => thread.spend_moving(femtoseconds(ns)),
             MoveCost::Steps(steps) => {
-                // The replicas' pages are freed under the lock.
+                // The frames of the replicas are freed under the lock.
                 let locked = femtoseconds(steps.collapse_locked_ns());
                 let wait = self.queues.lock.wait(thread.time, locked);
                 self.epoch.lock_wait += wait;
@@ -330,8 +329,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// A reference from a node whose copy of the page a store has made stale: a protection fault, after
-    /// which it has a fresh copy, as costly as a replica.
+    /// Handles a reference from a node whose copy a store has made stale: a protection fault, after which the node has
+    /// a fresh copy. The cost is that of a replica.
     #[cold]
     pub(super) fn refresh(&mut self, number: usize, page: u32, copies: Copies) {
         self.pages.set_now(self.now);

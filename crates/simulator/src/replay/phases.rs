@@ -1,4 +1,4 @@
-//! What counts, and what came out.
+//! Marked phases, and the results.
 
 use nearpage_machine::{Energy, MoveCost};
 use nearpage_online::OnlinePolicy;
@@ -12,7 +12,7 @@ use crate::queues::Server;
 use crate::thread::{MovePart, Thread};
 use crate::timeline::Part;
 
-/// Sums over the phases that counted.
+/// Sums over the phases that count.
 #[derive(Default)]
 pub(super) struct Phases {
     time: u64,
@@ -63,7 +63,7 @@ fn total_split(threads: &[ThreadOutcome]) -> Split {
 }
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
-    /// A program's marked phase begins or ends: of several, the first one's begin and the last one's end count.
+    /// Begins or ends a program's marked phase. Of several programs, the first begin and the last end count.
     pub(super) fn mark(&mut self, program: usize, begin: bool, now: u64) {
         let before = self.marked.contains(&true);
         self.marked[program] = begin;
@@ -93,7 +93,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// Adds what was counted since the phase began to the result; the phase is over.
+    /// Ends the phase that counts, and adds its counts to the result.
     pub(super) fn collect(&mut self, now: u64) {
         let Some(since) = self.since.take() else {
             return;
@@ -198,7 +198,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// Takes down what happened up to `now`.
+    /// Adds the counts up to `now` to the timeline.
     #[cold]
     pub(super) fn follow(&mut self, now: u64) {
         let Some(timeline) = &mut self.timeline else {

@@ -1,4 +1,4 @@
-//! What a policy wants besides moving pages: to be shown samples or hinting faults, and threads moved.
+//! Requests of a policy besides page moves: samples, hinting faults, and thread moves.
 
 use nearpage_machine::CpuId;
 use nearpage_online::{Copies, Draws, OnlinePolicy, Place, View};
@@ -13,17 +13,17 @@ use crate::options::{Information, Job};
 use crate::thread::State;
 use crate::trace::Trace;
 
-/// Share of instructions that load data: 26 % of those of SPECint2000 (Hennessy and Patterson,
-/// Computer Architecture, 4th edition, Figure B.27 on MIPS).
+/// Share of instructions that load data: 26 % in SPECint2000 on MIPS (Hennessy and Patterson, Computer Architecture,
+/// 4th edition, Figure B.27).
 const LOADS: f64 = 0.26;
 
-/// Share of instructions that store data, of the same figure.
+/// Share of instructions that store data, from the same figure.
 const STORES: f64 = 0.10;
 
-/// What the policy asked for.
+/// Requests of the policy.
 pub(super) struct PolicyRequests {
     pub view: View,
-    /// Pages that are unmapped.
+    /// By page: is the page unmapped, to get a hinting fault?
     unmapped: Vec<bool>,
     draws: Draws,
 }
@@ -50,7 +50,7 @@ impl PolicyRequests {
 }
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
-    /// Tells the policy where pages are.
+    /// Tells the policy the process and number of each page.
     pub(super) fn introduce(&mut self, trace: &dyn Trace) {
         for page in 0..trace.pages() as u32 {
             let place = Place {
@@ -61,10 +61,10 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// Takes samples that are due at a miss, or the hinting fault of a page that is unmapped.
+    /// Takes the samples that are due at a miss, or the hinting fault of an unmapped page.
     pub(super) fn look(&mut self, number: usize, miss: Miss, copies: Copies) {
         match self.policy_requests.view {
-            // No instruction of its own, and nothing that its thread gets.
+            // A write-back is no instruction and costs the thread no time, so no sample can hit it.
             View::Samples { .. } if miss.served == Served::WriteBack => {}
             View::Samples {
                 cycles,
@@ -85,10 +85,11 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// Samples instructions at even distances of the thread's own time. Each instruction up to a miss is equally likely to be
-    /// sampled, so the miss itself is sampled once in that number of instructions. The other instructions are not in the trace. Loads
-    /// and stores among them hit in the first-level cache, which has the lines that the thread used last. So loads count as
-    /// accesses to the page of its last data miss, and stores as accesses to the page that it is last known to have stored to.
+    /// Takes samples of instructions at even distances of the thread's own time. Each instruction up to a miss is
+    /// equally likely, so the miss itself is sampled once in that number of instructions. The other instructions are
+    /// not in the trace. Loads and stores among them hit in the first-level cache, so the simulator assumes the pages
+    /// that the thread used last: loads count for the page of its last data miss, stores for the page that it is last
+    /// known to have stored to.
     fn sample(&mut self, number: usize, miss: Miss, period: u64, cost: u64) {
         let thread = &mut self.threads[number];
         let watched = &mut thread.watched;
@@ -102,7 +103,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             watched.stored = Some(miss.page.0);
         }
         if watched.next_sample == 0 {
-            // Threads do not sample in step.
+            // A random start keeps threads from sampling at the same time.
             let first = self.policy_requests.draws.share() * period as f64;
             watched.next_sample = now + 1 + first as u64;
         }
@@ -134,7 +135,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// After an epoch: another view, pages to unmap at the cost of the thread `number`, threads to move.
+    /// Carries out the policy's requests at the end of an epoch. The thread `number` pays for unmapping pages.
     pub(super) fn carry_out_requests(&mut self, number: usize) {
         if self.job.options.information == Information::Asked {
             self.policy_requests.view = self.policy.view();
@@ -153,8 +154,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.assign_cpus();
     }
 
-    /// Chooses CPUs for threads that the policy wants on other nodes: the one with the fewest threads,
-    /// once those that move have left theirs; of equal ones, the lowest.
+    /// Chooses a CPU on the target node for each thread that the policy moves: the CPU with the fewest threads, not
+    /// counting threads that leave; of equal CPUs, the lowest number.
     fn assign_cpus(&mut self) {
         let moves = self.policy.thread_moves();
         let mut movers: Vec<(usize, u16)> = Vec::new();

@@ -1,26 +1,26 @@
-//! Which of the references a policy is shown.
+//! Sampling of the references that a policy is shown.
 
 use nearpage_online::Draws;
 
 use crate::figures::Figures;
 use crate::options::Options;
 
-/// Shows one reference in so many, at distances that are drawn.
+/// Selects one in `every` references, at random distances.
 pub(crate) struct Distances {
     every: u32,
-    /// By node, references until one is shown.
+    /// By node: number of references until the next selected one.
     left: Vec<u32>,
     draws: Draws,
 }
 
-/// What has passed since the policy was shown something.
+/// State of the sampling.
 pub(super) struct Sampled {
     pub distances: Distances,
-    /// Least latency of loads that are shown.
+    /// Least latency of shown loads, in femtoseconds.
     pub latency_min: u64,
-    /// Time lost that one sample of a clock stands for.
+    /// Stall time that one clock sample stands for, in femtoseconds.
     period: u64,
-    /// By thread, time lost since its last sample.
+    /// By thread: stall time since the last sample, in femtoseconds.
     lost: Vec<u64>,
 }
 
@@ -35,14 +35,14 @@ impl Distances {
         distances
     }
 
-    /// References to the next one that is shown: from 1 to twice the mean, less 1. At even distances a loop that takes
-    /// turns at two arrays would show one of them alone; processors draw theirs, too.
+    /// Distance to the next selected reference: from 1 to twice the mean less 1. Even distances could select only one
+    /// of two arrays that a loop accesses in turn; sampling hardware randomises its distances, too.
     fn draw(&mut self) -> u32 {
         let distances = 2 * u64::from(self.every.max(1)) - 1;
         1 + (self.draws.share() * distances as f64) as u32
     }
 
-    /// Counts a reference from `node` that qualifies; is it the one to be shown?
+    /// Counts a reference from `node`; is the reference selected?
     #[inline]
     pub fn one_in_so_many(&mut self, node: u16) -> bool {
         if self.every == 1 {
@@ -71,7 +71,7 @@ impl Sampled {
         }
     }
 
-    /// Samples of a clock that fall into a thread's wait of `latency`.
+    /// Number of clock samples that fall into a thread's stall of `latency`.
     #[inline]
     pub fn clock_samples(&mut self, thread: usize, latency: u64) -> u64 {
         let lost = &mut self.lost[thread];
@@ -93,7 +93,7 @@ mod tests {
     fn one_in_so_many_is_shown_in_the_mean() {
         let mut distances = Distances::new(10, 1, 0);
         let shown = (0..10_000).filter(|_| distances.one_in_so_many(0)).count();
-        // Five standard deviations of a thousand distances from 1 to 19, in tenths.
+        // The bound is five standard deviations of a thousand distances between 1 and 19, in tenths.
         assert!(shown.abs_diff(1000) < 87, "{shown}");
     }
 }

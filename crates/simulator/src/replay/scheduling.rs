@@ -1,4 +1,4 @@
-//! Threads and the CPUs that they take turns on; signals that they wait for.
+//! Scheduling of threads on CPUs, and the signals that threads wait for.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::schedule::Scheduler;
 use crate::thread::{Resumption, State, Thread};
 use crate::tournament::NEVER;
 
-/// A CPU that threads take turns on.
+/// A CPU and its queue of threads.
 #[derive(Default)]
 pub(super) struct Cpu {
     pub running: bool,
@@ -20,11 +20,11 @@ pub(super) struct Cpu {
     pub slice_end: u64,
 }
 
-/// Threads that have their CPUs.
+/// Number of threads that have CPUs, and the time span in which several have.
 #[derive(Default)]
 pub(super) struct Running {
     threads: usize,
-    /// When several did first, and last.
+    /// First and last time at which several threads had CPUs.
     several: Option<(u64, u64)>,
 }
 
@@ -43,12 +43,12 @@ impl Running {
         self.threads -= 1;
     }
 
-    /// What counts begins.
+    /// Restarts at the begin of a phase that counts.
     pub fn restart(&mut self, now: u64) {
         self.several = (self.threads > 1).then_some((now, now));
     }
 
-    /// From when several threads had their CPUs first to when they did last, up to now.
+    /// Time from the first to the last moment, up to `now`, at which several threads had CPUs.
     pub fn several(&self, now: u64) -> u64 {
         let last = |last: u64| if self.threads > 1 { now } else { last };
         self.several
@@ -56,10 +56,10 @@ impl Running {
     }
 }
 
-/// What threads of a program that begins from a mark on wait for; no signal has this number.
+/// Number of the signal that threads await whose program begins from a mark; no signal of a trace has this number.
 pub(super) const MARK: u64 = u64::MAX;
 
-/// What is known of a signal.
+/// State of a signal.
 pub(super) enum Signal {
     Sent,
     AwaitedBy(Vec<usize>),
@@ -73,7 +73,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 .find(page.0, thread.node, thread.time, self.figures)?;
             return self.go_on(number);
         }
-        // What follows leaves the CPU, or lets others see what was stored.
+        // The following events leave the CPU or make stores visible to other threads, so misses must complete before.
         let before = thread.time;
         thread.drain();
         if !thread.hot.is_empty() {
@@ -119,7 +119,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.go_on(number)
     }
 
-    /// The current step is done.
+    /// Moves on from the current step to the next one.
     pub(super) fn go_on(&mut self, number: usize) -> Result<(), Error> {
         if self.threads[number].advance(self.figures)? {
             self.turns.set(number, self.threads[number].time);
@@ -136,7 +136,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         &mut self.cpus[cpu as usize]
     }
 
-    /// The thread gives up its CPU, for the turn of whoever waits for it.
+    /// Takes the thread from its CPU and gives the CPU to the next thread.
     pub(super) fn leave_cpu(
         &mut self,
         number: usize,
@@ -168,7 +168,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.assigning.count(number, now, true);
     }
 
-    /// A thread is ready: it gets its CPU, or a place in the queue for it.
+    /// Gives a ready thread its CPU, or a place in the queue for it.
     pub(super) fn arrive(&mut self, number: usize) -> Result<(), Error> {
         self.assign(number)?;
         let (cpu, now) = (self.threads[number].cpu, self.threads[number].time);
@@ -209,7 +209,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// A thread's time slice is over; `false`: nobody else wants its CPU.
+    /// Ends a thread's time slice; `false`: no other thread wants its CPU.
     #[cold]
     pub(super) fn preempt(&mut self, number: usize, now: u64) -> Result<bool, Error> {
         let Some(next) = self.next_turn(number, now)? else {
@@ -233,7 +233,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         Ok(())
     }
 
-    /// Was the signal sent? Otherwise the thread is noted as waiting for it.
+    /// Was the signal sent? Otherwise the thread is added to the signal's waiters.
     pub(super) fn await_signal(&mut self, sequence: u64, number: usize) -> bool {
         match self
             .signals
@@ -273,7 +273,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.turns.set(number, thread.time);
     }
 
-    /// All threads wait: the first that would have gone on while tracing does. `false`: none waits.
+    /// Releases a thread although its signal is missing, because all threads wait: the thread that would have continued
+    /// first while tracing. `false`: no thread waits.
     pub(super) fn release_one(&mut self) -> bool {
         let until = |thread: &Thread<'_>| match thread.state {
             State::Unborn => Some(thread.time),

@@ -1,5 +1,4 @@
-//! What a policy is told of its pages is what the machine does with them: any action, refused, delayed or
-//! carried out.
+//! Policies are told correctly what became of their actions, whether refused, delayed or carried out.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,19 +15,19 @@ use super::*;
 use crate::figures::Figures;
 use crate::{Run, Watched};
 
-/// What is asked for: of which page, what, to which node.
+/// Page, kind and node of a requested action.
 type Request = (u32, u8, u16);
 
-/// Asks for actions on any page, many at a time, and keeps what it is told.
+/// A policy that requests actions on any page, many at a time, and records what it is told.
 struct Asks<'a> {
     requests: std::slice::Iter<'a, Request>,
     survivor: Survivor,
     by_epoch: bool,
     /// By page.
     told: Vec<Option<(Copies, u64)>>,
-    /// Actions of each page that are neither carried out nor refused.
+    /// Number of open actions of each page, neither carried out nor refused.
     open: Vec<i64>,
-    /// Memory is limited: reclaimed replicas are told of after the next batch.
+    /// With limited memory, the policy is told about reclaimed replicas only after the next batch.
     limited: bool,
     refusals: &'a RefCell<u64>,
 }
@@ -59,7 +58,7 @@ impl OnlinePolicy for Asks<'_> {
         if let Some((copies, stale)) = self.told[observation.page as usize] {
             let seen = observation.copies;
             assert_eq!(copies.home, seen.home);
-            // A thread that has moved may use another copy than its node's, and none is shown there.
+            // A thread that has moved may use another node's copy; its own node's copy is hidden then.
             let others = !(1 << observation.node);
             assert_eq!(seen.nodes & !copies.nodes, 0);
             if !self.limited {
@@ -117,7 +116,7 @@ impl OnlinePolicy for Asks<'_> {
     }
 }
 
-/// `carrefour` that is asked after each batch whether it knows which pages have copies.
+/// `carrefour`, with a check after each batch that it knows which pages have copies.
 struct Knows {
     policy: Carrefour,
     at_once: bool,
@@ -167,7 +166,7 @@ const STEPS: &str = "[moves.steps]\ninterrupt_ns = 100\ndecision_ns = 100\nalloc
                      flush_request_ns = 100\ncopy_ns = 1000\nend_replica_ns = 100\n\
                      end_migration_ns = 100\nfault_ns = 500\n";
 
-/// How pages are moved: at once or by step, so many to a batch; so many pages of memory.
+/// Machine with fixed or stepped move costs, a job with a batch size, and the number of memory pages.
 fn setups() -> impl Strategy<Value = (Machine, Job, u64)> {
     let batch = prop_oneof![Just(None), Just(Some(1u64)), Just(Some(4u64))];
     let memory = prop_oneof![Just(u64::MAX), 13u64..20];

@@ -1,8 +1,8 @@
-//! Carrefour (`carrefour`) at work.
+//! The policy `carrefour` in the simulator.
 
 use super::*;
 
-/// Decisions of `carrefour` every 10 µs, whatever the traffic.
+/// `carrefour` decides every 10 µs, at any traffic.
 const OFTEN: [(&str, &str); 4] = [
     ("maptu", "0"),
     ("decision_ns", "10000"),
@@ -19,7 +19,7 @@ fn traffic_colocates_by_samples_and_by_full_information() {
     let machine = machine(4, CLOCK);
     let trace = remote_reader();
     let outcome = one(&trace, &machine, carrefour(&[("source", "cache")]));
-    // A CPU is idle, and the kernel moves pages there.
+    // An idle CPU runs the kernel thread that moves pages.
     assert_eq!((outcome.migrated, outcome.split.move_ns), (4, 0.0));
     let sampled = [
         ("fast_cycles", "500"),
@@ -28,18 +28,18 @@ fn traffic_colocates_by_samples_and_by_full_information() {
     ];
     let outcome = one(&trace, &machine, carrefour(&sampled));
     assert_eq!(outcome.migrated, 4);
-    // Samples cost 40 ns each, and come every 500 ns of the thread's time.
+    // Samples cost 40 ns each, and are taken every 500 ns of the thread's time.
     let samples = outcome.split.move_ns / 40.0;
     assert_eq!(samples.fract(), 0.0);
     near(samples, outcome.time_ns / 500.0, 0.01);
-    // Fewer than 50 accesses in a microsecond are not worth it.
+    // `carrefour` does not manage programs with fewer than 50 accesses per microsecond.
     let still = one(&trace, &machine, job("first-touch", &[]));
     let few = [("source", "cache"), ("decision_ns", "10000")];
     let outcome = one(&trace, &machine, job("carrefour", &few));
     assert_eq!((outcome.migrated, outcome.time_ns), (0, still.time_ns));
 }
 
-/// What a thread writes back at a miss, of a page.
+/// Write-back of a line of a page.
 fn write_back(page: u32) -> Miss {
     Miss {
         served: Served::WriteBack,
@@ -70,14 +70,14 @@ fn hits_that_are_sampled_are_of_the_page_that_was_missed_on_last() {
     assert_eq!(moved(&[load(50, 1)]), 2);
     assert_eq!(moved(&[fetch]), 1, "no data is where the code is");
     assert_eq!(moved(&[write_back(2)]), 1, "what goes is not what comes");
-    // All time passes in misses, with a line written back after each.
+    // All time passes in misses, each followed by a write-back.
     let trace = touched_by_first(1, vec![(8, [load(0, 0), write_back(0)].repeat(2000))]);
     assert_eq!(one(&trace, &machine, carrefour(&settings)).migrated, 1);
 }
 
 #[test]
 fn a_page_that_a_thread_stores_to_in_its_cache_is_no_read_only_page_to_samples() {
-    // Three nodes read a page, and one of them stores to it in its cache besides.
+    // Three nodes load a page, and one of them also stores to it in its cache.
     let machine = machine(4, CLOCK);
     let note = Miss {
         served: Served::L1,
@@ -95,7 +95,7 @@ fn a_page_that_a_thread_stores_to_in_its_cache_is_no_read_only_page_to_samples()
     ];
     let outcome = |writes: &[Miss]| {
         let reader = [load(50, 0)].repeat(4000);
-        // It outlives the others.
+        // The writer runs longer than the readers.
         let writer = [&[load(50, 0)], writes].concat().repeat(12_000);
         let trace = touched_by_first(1, vec![(4, reader.clone()), (8, reader), (12, writer)]);
         let outcome = one(&trace, &machine, job("carrefour", &settings));
@@ -111,7 +111,7 @@ fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is
     let nodes = machine.nodes.iter();
     let cpus: usize = nodes.map(|node| node.cpus.as_slice().len()).sum();
     let moving = |threads: u32| {
-        // Each has a page of its own.
+        // Each thread uses a page of its own.
         let others = (0..threads).map(|cpu| (cpu, [load(0, cpu)].repeat(20_000)));
         let trace = touched_by_first(threads, others.collect());
         let outcome = one(&trace, &machine, carrefour(&[("source", "cache")]));
@@ -127,7 +127,7 @@ fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is
 
 #[test]
 fn copies_of_pages_are_traffic_whoever_makes_them() {
-    // Node 2 reads a page of node 0's, which moves there: a page of lines is written there besides.
+    // Node 2 loads a page of node 0. The page moves to node 2, whose controller serves the lines that are written.
     let steps = "[moves.steps]\ninterrupt_ns = 0\ndecision_ns = 0\nallocation_ns = 1000\nmapping_replica_ns = 1000\n\
                  mapping_migration_ns = 1000\nflush_ns = 0\nflush_request_ns = 0\ncopy_ns = 1000\n\
                  end_replica_ns = 0\nend_migration_ns = 0\nfault_ns = 0\n";
@@ -152,7 +152,7 @@ fn copies_of_pages_are_traffic_whoever_makes_them() {
 
 #[test]
 fn what_reaches_no_memory_is_no_access_to_it() {
-    // Three in four of the lines that node 2 stores to are in its cache already, shared: the memory sees none of that.
+    // Three in four stores of node 2 are upgrades, which no memory controller sees.
     let machine = machine(4, CLOCK);
     let upgrade = Miss {
         served: Served::Upgrade,
@@ -165,7 +165,7 @@ fn what_reaches_no_memory_is_no_access_to_it() {
         one(&trace, &machine, carrefour(&settings)).replicated
     };
     assert!(replicated(&[]) > 0, "all that memory serves are loads");
-    // Five accesses a microsecond of a thread that loads, one and a quarter of the other.
+    // The loading thread makes five accesses per microsecond, the other one 1.25.
     assert!(replicated(&[("maptu", "6")]) > 0);
     assert_eq!(replicated(&[("maptu", "7")]), 0);
 }
@@ -193,7 +193,7 @@ fn traffic_replicates_from_five_hundred_pages_and_interleaves_below() {
     }
 }
 
-/// Nodes 1 and 2 read a page until both have a copy; then node 2 stores and node 1 reads, in turn.
+/// Nodes 1 and 2 load a page until both have a copy; then node 2 stores and node 1 loads, in turn.
 fn stores_and_reads(turns: u64) -> MemoryTrace {
     let after = |at, sequence| {
         let waited_instructions = 0;
@@ -226,7 +226,7 @@ fn stores_and_reads(turns: u64) -> MemoryTrace {
     trace
 }
 
-/// Copies are all that the policy makes, of any page.
+/// `carrefour` replicates any page, and does nothing else.
 const REPLICATION_ONLY: [(&str, &str); 5] = [
     ("source", "cache"),
     ("candidates", "1"),
@@ -243,13 +243,13 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
         (outcome.replicated, outcome.collapsed, outcome.refreshed),
         (2, 1, 1)
     );
-    // The kernel makes the copies; the store and the fresh copy take their threads' time.
+    // The kernel thread makes the copies; the store and the fresh copy cost their threads' time.
     assert_eq!(outcome.split.move_ns, 2.0 * 3000.0);
     assert_eq!(outcome.pages_max, 3);
-    // The store and the read after it are local, as all since the copies were made.
+    // The store and the following load are local, as are all accesses since the copies were made.
     let apart = one(&stores_and_reads(0), &machine, carrefour(&REPLICATION_ONLY));
     assert_eq!(outcome.local, apart.local + 2);
-    // Under migrate-replicate the master alone is left, and nobody gets a fresh copy.
+    // Under migrate-replicate only the master copy is left, and no node gets a fresh copy.
     let thresholds = [("trigger", "30"), ("hold", "10"), ("write", "9")];
     let outcome = one(
         &stores_and_reads(1),
@@ -257,7 +257,7 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
         job("migrate-replicate", &thresholds),
     );
     assert_eq!((outcome.collapsed, outcome.refreshed), (1, 0));
-    // After more than five collapses the page has one copy for good, however moves are made.
+    // After more than five collapses the page keeps one copy, also where moves are costed by step.
     let steps = [
         "interrupt",
         "decision",
@@ -304,7 +304,7 @@ fn stores_that_hit_in_a_cache_take_copies_away() {
     }
 }
 
-/// Nodes 1 to 3 read a page until each has a copy; then node 3 stores and the others read, in turn.
+/// Nodes 1 to 3 load a page until each has a copy; then node 3 stores and the others load, in turn.
 fn stores_and_reads_of_three(turns: u64) -> MemoryTrace {
     let after = |at, sequence| {
         let waited_instructions = 0;
@@ -376,12 +376,12 @@ fn a_writer_and_a_reader_of_a_copied_page_both_get_on() {
         ("collapses", "1000000"),
     ];
     let mut trace = stores_and_reads(1);
-    // Then neither waits for the other.
+    // From here on, neither thread waits for the other.
     for (thread, miss) in [(1, load(0, 0)), (2, store(0, 0))] {
         trace.threads[thread].1[0].misses.extend([miss; 20]);
     }
     let outcome = one(&trace, &machine(4, CLOCK), carrefour(&settings));
-    // Each store takes the reader's copy at most once, each read gets one at most once for it.
+    // A store collapses the reader's copy at most once, and a load fetches at most one copy for each collapse.
     assert!(
         (1..=21).contains(&outcome.collapsed),
         "{}",
@@ -397,7 +397,7 @@ fn a_writer_and_a_reader_of_a_copied_page_both_get_on() {
 #[test]
 fn threads_that_share_are_brought_together() {
     let machine = machine(2, CLOCK);
-    // CPUs 0 and 1 are on node 0, 4 and 5 on node 1; pages 0 to 3 are used by 0 and 4.
+    // CPUs 0 and 1 are on node 0, CPUs 4 and 5 on node 1. Threads on CPUs 0 and 4 share pages 0 to 3.
     let of = |first: u32| {
         reads(4, 2000)
             .into_iter()

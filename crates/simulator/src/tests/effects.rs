@@ -1,4 +1,4 @@
-//! What is judged, and options without effect.
+//! Marked phases under `post-facto`, and options without effect.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn post_facto_places_pages_for_the_marked_phases() {
         };
         (at, 0, what)
     };
-    // Node 0 fills the page, and stores to it again between the phases; node 1 reads it in both.
+    // Node 0 fills the page, and stores to it again between the marked phases; node 1 loads it in both phases.
     let filler = vec![
         mark(50, true),
         signal(50, 1),
@@ -40,7 +40,7 @@ fn post_facto_places_pages_for_the_marked_phases() {
 
 #[test]
 fn options_without_effect_are_refused() {
-    // Moves cost one number on this machine.
+    // This machine has a fixed cost of moves.
     for (name, value) in [
         ("copy", "cpu"),
         ("flush", "mapping"),
@@ -78,7 +78,7 @@ fn options_without_effect_are_refused() {
         let refused = refusal(by_step, job(policy, settings));
         assert!(refused.starts_with(reason), "{refused}");
     }
-    // What one of the policies respects is not refused for the others.
+    // An option that has an effect on one of the policies is accepted.
     let jobs = ["first-touch", "migrate"].map(|name| job(name, &[("batch_pages", "2")]));
     let machine = preset(by_step).expect("preset");
     simulate(&each(1, &[0], &[]), &machine, &jobs, 1).expect("simulates");

@@ -1,10 +1,10 @@
-//! What goes over links and how many misses are under way, against closed formulas.
+//! Bytes on links and numbers of outstanding misses, compared with closed formulas.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A square 0-1-3-2-0 in which a byte takes a nanosecond over a link.
+/// A square of links 0-1-3-2-0, over which a byte takes a nanosecond.
 const SQUARE: &str = "\
 [[link]]
 nodes = [0, 1]
@@ -28,12 +28,12 @@ data_header_bytes = 4
 done_bytes = 4
 ";
 
-/// Bytes over all links, of misses on a square.
+/// Bytes over all links for misses on the square.
 fn bytes(outcome: &Outcome) -> f64 {
     outcome.link_use.iter().sum::<f64>() * outcome.time_ns
 }
 
-/// One miss of a CPU of each node to each node's memory, on that machine: bytes over all links by links on the way.
+/// Bytes over all links for one miss of each node's CPU to each node's memory, grouped by the length of the route.
 fn by_distance(machine: &Machine, miss: Miss) -> [Vec<f64>; 3] {
     let mut found = [const { Vec::new() }; 3];
     for cpu in 0..4_u32 {
@@ -73,7 +73,7 @@ fn a_read_sends_a_request_probes_answers_a_line_and_an_end() {
     let machine = machine(4, &format!("{CLOCK}{SQUARE}{PACKETS}"));
     let found = by_distance(&machine, load(0, 0));
     for (links, bytes) in found.iter().enumerate() {
-        // Probes go over three links, answers of three nodes over four.
+        // Probes are sent over three links, and the answers of three nodes over four.
         let both_ways = 8.0 + 64.0 + 4.0 + 4.0;
         all_are(bytes, 3.0 * 8.0 + 4.0 * 4.0 + both_ways * links as f64);
     }
@@ -104,9 +104,9 @@ fn the_link_with_most_packets_limits_memory_on_one_node() {
         let machine = machine(4, &format!("{many}{SQUARE}{more}"));
         one(&each(1, &cpus, &misses), &machine, job("round-robin", &[])).time_ns
     };
-    // From node 0 to node 1 go lines to nodes 1 and 3.
+    // Lines for nodes 1 and 3 go from node 0 to node 1.
     near(time(""), 1000.0 * 2.0 * 64.0, 0.01);
-    // With packets two lines with heads, a probe for each of four misses, and three answers.
+    // With packets, the link carries two lines with headers, probes of four misses, and three answers.
     near(
         time(PACKETS),
         1000.0 * (2.0 * 68.0 + 4.0 * 8.0 + 3.0 * 4.0),
@@ -121,7 +121,7 @@ fn dependent(instructions: u32, page: u32, depends_on: u16) -> Miss {
     }
 }
 
-/// The time that one CPU takes which has room for eight misses and is far ahead of them.
+/// Time of a CPU that may have eight outstanding misses and a large window.
 fn time_ahead(misses: &[Miss]) -> f64 {
     let ahead = machine(
         1,
@@ -135,16 +135,16 @@ fn a_list_has_one_miss_under_way_and_an_array_as_many_as_there_is_room_for() {
     for count in [2_u32, 7, 50] {
         let list = vec![dependent(10, 0, 10); count as usize];
         assert_eq!(time_ahead(&list), 10.0 + 100.0 * f64::from(count));
-        // A miss every 10 ns, of 100: ten would be under way, and eight are.
+        // With a miss every 10 ns that takes 100 ns, ten would be outstanding, but only eight may be.
         let array = vec![load(10, 0); count as usize];
         let rounds = f64::from((count - 1) / 8);
         let last = f64::from((count - 1) % 8 + 1);
         assert_eq!(time_ahead(&array), 100.0 * rounds + 10.0 * last + 100.0);
-        // Two lists side by side: two.
+        // Of two interleaved lists, two misses are outstanding.
         let lists = vec![dependent(10, 0, 20); 2 * count as usize];
         assert_eq!(time_ahead(&lists), 20.0 + 100.0 * f64::from(count));
     }
-    // Of a miss that is not under way nothing is waited for.
+    // A dependency on a miss that has completed causes no wait.
     assert_eq!(time_ahead(&[load(10, 0), dependent(30, 0, 7)]), 140.0);
 }
 
@@ -183,16 +183,16 @@ fn what_is_fetched_ahead_has_come_when_the_program_does() {
         let machine = machine(1, &format!("{processor}{more}"));
         one(&each(1, &[0], &stream), &machine, job("first-touch", &[])).time_ns
     };
-    // The CPU is 40 instructions ahead of a miss, waits for it, and has ten left to the next.
+    // The CPU runs 40 instructions ahead of a miss, waits for it, and then has ten instructions to the next.
     assert_eq!(time(""), 50.0 + 9.0 * 110.0 + 100.0);
-    // From the fourth line on each was requested two misses before.
+    // From the fourth line on, each line was requested two misses before.
     let ahead = "[prefetcher]\nstreams = 1\nsteps_ahead = 2\nstride_lines_max = 1\n";
     assert_eq!(time(ahead), 50.0 + 3.0 * 110.0 + 6.0 * 50.0);
 }
 
 #[test]
 fn lines_fetched_ahead_count_among_the_outstanding_misses() {
-    // A stream whose lines are requested sixteen ahead, over a controller that takes longer for a line than the CPU.
+    // The lines of the stream are requested sixteen ahead; the controller takes longer for a line than the CPU.
     let stream: Vec<Miss> = (0..60)
         .map(|line| Miss {
             offset: 64 * line,
@@ -207,7 +207,7 @@ fn lines_fetched_ahead_count_among_the_outstanding_misses() {
         );
         let machine = machine(1, &figures);
         let outcome = one(&each(1, &[0], &stream), &machine, job("first-touch", &[]));
-        // With so many under way, each waits for as many lines.
+        // With this many outstanding, each line waits for at most this many others.
         let latency = outcome.local_latency_ns.expect("local misses");
         let most = 100.0 + 64.0 * f64::from(outstanding);
         assert!(latency <= most, "{latency} with {outstanding} under way");

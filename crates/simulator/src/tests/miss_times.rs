@@ -1,4 +1,4 @@
-//! The time that misses take, against closed formulas: latencies, controllers, links, directories.
+//! Times of misses compared with closed formulas: latencies, controllers, links, directories.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn every_pair_of_nodes_has_its_entry() {
 
 #[test]
 fn saturating_threads_get_the_controllers_bandwidth() {
-    // A line of 64 bytes in 20 ns at 3.2 GB/s; sixteen CPUs wait 100 to 230 ns for each.
+    // The controller serves a line of 64 bytes in 20 ns at 3.2 GB/s, for sixteen CPUs that wait 100 to 230 ns each.
     let machine = machine(
         4,
         &format!("{CLOCK}[memory]\nbandwidth_bytes_per_s = 3.2e9\n"),
@@ -73,7 +73,7 @@ fn saturated_links_give_their_bandwidth() {
         &machine,
         job("round-robin", &[]),
     );
-    // Four CPUs with 200 ns and more each do not fill 40 ns a line…
+    // Four CPUs that wait at least 200 ns per line cannot saturate a link with 40 ns per line…
     near(outcome.time_ns, 1000.0 * 200.0, 0.001);
     let many = format!("{CLOCK}outstanding_misses = 10\n{link}");
     let machine = self::machine(2, &many);
@@ -82,7 +82,7 @@ fn saturated_links_give_their_bandwidth() {
         &machine,
         job("round-robin", &[]),
     );
-    // …with ten outstanding each they do.
+    // …but with ten outstanding misses each they can.
     near(outcome.time_ns, 4000.0 * 40.0, 0.01);
     let (busy, idle) = (
         outcome.link_use[0].max(outcome.link_use[1]),
@@ -94,8 +94,8 @@ fn saturated_links_give_their_bandwidth() {
 
 #[test]
 fn waiting_at_half_load_is_that_of_m_d_1() {
-    // Poisson arrivals: one thread that never waits for its misses, with exponential gaps of twice
-    // the service of 20 ns. M/D/1 waits ρ/(2(1−ρ)) = half a service.
+    // One thread that never waits for its misses makes Poisson arrivals, with exponential gaps of twice the service
+    // time. The M/D/1 wait is ρ/(2(1−ρ)), half a service time.
     let more = format!(
         "{CLOCK}outstanding_misses = 100000\nwindow_instructions = 4000000000\n[memory]\nbandwidth_bytes_per_s = 3.2e7\n"
     );
@@ -118,14 +118,14 @@ fn waiting_at_half_load_is_that_of_m_d_1() {
 #[test]
 fn a_directory_that_is_occupied_delays_all() {
     let machine = machine(2, &format!("{CLOCK}[memory]\ndirectory_ns = 50\n"));
-    // Four CPUs of node 0 at home: each directory request takes 50, so that 4 × 50 > 100.
+    // Each local request of four CPUs takes the directory 50 ns, and 4 × 50 exceeds the latency of 100 ns.
     let outcome = one(
         &each(1, &[0, 1, 2, 3], &[load(0, 0); 1000]),
         &machine,
         job("first-touch", &[]),
     );
     near(outcome.time_ns, 4000.0 * 50.0, 0.001);
-    // Upgrades take their place as well.
+    // Upgrades occupy the directory, too.
     let upgrade = Miss {
         served: Served::Upgrade,
         ..store(0, 0)

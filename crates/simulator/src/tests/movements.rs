@@ -1,10 +1,10 @@
-//! What is kept of movements, against what was counted.
+//! The log of movements, compared with the counts.
 
 use super::policies::eager;
 use super::*;
 use crate::{MovementKind, Movements, Part};
 
-/// With everything kept.
+/// The job with all movements kept.
 fn followed(mut job: Job) -> Job {
     job.options.movements_max = usize::MAX;
     job
@@ -22,7 +22,7 @@ fn contended() -> MemoryTrace {
     touched_by_first(12, vec![(4, turn(1)), (8, turn(2)), (12, turn(3))])
 }
 
-/// Home of each page after all movements, from the first ones.
+/// First and last home of each page, the last one computed from the movements.
 fn replayed(movements: &Movements) -> Vec<(u8, u8)> {
     let homes = movements.extents.iter().flat_map(|extent| &extent.homes);
     let mut homes: Vec<(u8, u8)> = homes.map(|home| (home.0, home.0)).collect();

@@ -1,4 +1,4 @@
-//! What it costs to move, copy and give up pages, and what happens where memory is short.
+//! Costs of moving, copying and reclaiming pages, and limited memory.
 
 use super::*;
 use crate::Schedule;
@@ -17,7 +17,7 @@ fn a_fixed_cost_is_paid_for_each_move() {
     assert_eq!(outcome.move_split, None, "it has no steps");
     assert_eq!(outcome.split.move_ns, 350_000.0);
     assert_eq!(outcome.split.remote_stall_ns, 128.0 * 1200.0);
-    // The cost can be set.
+    // The option `move_ns` replaces the machine's cost.
     let trace = touched_by_first(1, vec![(5, vec![load(0, 0); 130])]);
     let outcome = one(&trace, &machine, job("migrate", &[("move_ns", "1000000")]));
     assert_eq!(outcome.split.move_ns, 1e6);
@@ -27,7 +27,7 @@ fn a_fixed_cost_is_paid_for_each_move() {
 fn a_page_moved_costs_its_steps() {
     let machine = preset("flash-8-contended").expect("preset");
     let steps = machine.moves.steps.expect("steps");
-    // The last miss comes after the batch's 500 µs.
+    // The last miss comes after the batch time of 500 µs.
     let mut misses = vec![load(0, 0); 129];
     misses.push(load(1_000_000, 0));
     let migration = one(
@@ -72,7 +72,7 @@ fn a_page_moved_costs_its_steps() {
     let without = "copy has no effect: the machine does not say how long";
     let refused = refusal("carrefour-a", job("migrate", &[("copy", "hardware")]));
     assert!(refused.starts_with(without), "{refused}");
-    // Five pages are a batch: one interrupt and one flush, and no waiting for 500 µs.
+    // Five pages make a batch: there is one interrupt, one flush, and no wait for 500 µs.
     let pages: Vec<Miss> = (0..5)
         .flat_map(|page| vec![load(0, page); 128])
         .chain([load(0, 0)])
@@ -101,7 +101,7 @@ fn other_cpus_flush_all_or_only_those_that_map_the_page() {
     let steps = machine.moves.steps.expect("steps");
     let mut hot = vec![load(0, 0); 129];
     hot.push(load(1_000_000, 0));
-    // A bystander that goes on for long on a page of its own.
+    // A bystander runs for long on a page of its own.
     let bystander = vec![load(500, 1); 3000];
     let trace = touched_by_first(2, vec![(5, hot), (6, bystander)]);
     let all = one(
@@ -115,7 +115,7 @@ fn other_cpus_flush_all_or_only_those_that_map_the_page() {
         job("migrate", &[("trigger", "100"), ("flush", "mapping")]),
     );
     let of = |outcome: &Outcome| outcome.threads[2].split.move_ns;
-    // Its own page moves too, in either case.
+    // The bystander's own page moves as well, in both cases.
     near(of(&all) - of(&mapping), steps.flush_request_ns, 1e-9);
 }
 
@@ -136,8 +136,8 @@ fn the_lock_is_waited_for() {
         + steps.copy_ns
         + steps.end_migration_ns;
     let flushes = 4.0 * 3.0 * steps.flush_request_ns;
-    // They come to the lock together, but for the few µs by which their misses differ: the second
-    // waits once, the third twice, the last three times.
+    // The threads reach the lock nearly at once, within the few µs by which their misses differ. So the second waits
+    // once, the third twice, and the last three times.
     near(
         outcome.split.move_ns,
         4.0 * alone + flushes + 6.0 * locked,
@@ -152,7 +152,7 @@ fn the_lock_is_waited_for() {
 #[test]
 fn a_store_collapses_replicas() {
     let machine = preset("flash-8").expect("preset");
-    // Node 0 reads 33 times, node 5 128 times: a replica; then node 5 writes.
+    // Node 0 loads 33 times and node 5 128 times, which makes a replica; then node 5 stores.
     let mut first = batch(
         vec![load(0, 0); 33],
         vec![(33, 0, TraceEvent::Signal { sequence: 1 })],
@@ -193,7 +193,7 @@ fn a_store_collapses_replicas() {
 #[test]
 fn memory_pressure_reclaims_what_is_not_used() {
     let machine = preset("flash-8").expect("preset");
-    // Pages 0..8 are replicated on node 5 one after the other, with room for two replicas.
+    // Pages 0 to 7 are replicated on node 5 one after the other; there is room for two replicas.
     let first: Vec<Miss> = (0..8).flat_map(|page| vec![load(0, page); 33]).collect();
     let end = first.len();
     let first = batch(first, vec![(end, 0, TraceEvent::Signal { sequence: 1 })]);
@@ -227,7 +227,7 @@ fn memory_pressure_reclaims_what_is_not_used() {
 #[test]
 fn replicas_make_way_for_new_pages() {
     let machine = preset("flash-8").expect("preset");
-    // Two pages are replicated on node 5, then four new ones are touched there.
+    // Two pages are replicated on node 5, and then four new pages are touched there.
     let first: Vec<Miss> = (0..2).flat_map(|page| vec![load(0, page); 33]).collect();
     let end = first.len();
     let first = batch(first, vec![(end, 0, TraceEvent::Signal { sequence: 1 })]);
@@ -265,7 +265,7 @@ fn nodes_fill_up() {
     assert_eq!((outcome.local, outcome.remote()), (2, 1));
 }
 
-/// Node 1 gets a copy of node 0's page, and then a thread that has used node 0's.
+/// Node 1 gets a copy of node 0's page, and then a thread that still maps node 0's copy.
 #[test]
 fn a_thread_that_moves_keeps_its_copy_until_the_page_is_processed() {
     let threads = vec![
@@ -283,7 +283,7 @@ fn a_thread_that_moves_keeps_its_copy_until_the_page_is_processed() {
     };
     let outcome = moved("flash-8-contended");
     assert_eq!((outcome.replicated, outcome.migrated), (1, 0));
-    // Node 1's count stands at 200: at 256 the page is hot once more, and 500 us later it is processed.
+    // Node 1's count is 200. At 256 the page is hot again, and it is processed 500 µs later.
     let remote = outcome.threads[0].remote;
     assert!((56..120).contains(&remote), "{remote}");
     let steps = preset("flash-8-contended").expect("preset").moves.steps;
@@ -298,7 +298,7 @@ fn a_thread_that_moves_keeps_its_copy_until_the_page_is_processed() {
 #[test]
 fn a_page_that_another_cpu_is_moving_is_ignored() {
     let machine = preset("flash-8-contended").expect("preset");
-    // Nodes 1 and 2 find the page hot at the same time, and again after as many misses.
+    // Nodes 1 and 2 find the page hot at the same time, and again after the same number of misses.
     let replicas = |misses: usize| {
         let reader =
             |cpu: u32, misses| thread(cpu, cpu, 0, batch(vec![load(3000, 0); misses], vec![]));

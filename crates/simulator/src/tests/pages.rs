@@ -1,4 +1,4 @@
-//! The page table by itself.
+//! The page table.
 
 use nearpage_online::{Action, ActionKind, Initial, Reason};
 
@@ -7,8 +7,7 @@ use crate::figures::Figures;
 use crate::options::Options;
 use crate::pages::PageTable;
 
-/// A copy that a policy asked for can come between a store, which took the reader's copy away, and the reader's next
-/// load, which would fetch a fresh one.
+/// A store collapses a reader's copy. If the policy then replicates the page, the reader's next load fetches no copy.
 #[test]
 fn a_node_that_has_a_copy_again_gets_no_second_one() {
     let machine = machine(2, CLOCK);

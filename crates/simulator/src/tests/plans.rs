@@ -1,4 +1,4 @@
-//! What a plan asks for while the program runs: copies, later moves, phases, a policy for other pages.
+//! Plans with copies, later moves, phases, and online migration.
 
 use std::slice::from_ref;
 
@@ -7,7 +7,7 @@ use nearpage_online::AutoParameters;
 use super::*;
 use crate::PhaseHomes;
 
-/// A plan.
+/// A job with a plan.
 pub(super) fn planned(homes: Vec<Option<Home>>, phases: Vec<PhaseHomes>) -> Job {
     Job::new(SimulatedPolicy::Homes {
         name: "plan".to_owned(),
@@ -19,7 +19,7 @@ pub(super) fn planned(homes: Vec<Option<Home>>, phases: Vec<PhaseHomes>) -> Job 
     })
 }
 
-/// A plan with online migration.
+/// A job with a plan and online migration.
 pub(super) fn plan_with_online_migration(
     homes: Vec<Option<Home>>,
     parameters: AutoParameters,
@@ -40,10 +40,10 @@ fn a_plan_can_ask_for_copies() {
     let trace = touched_by_first(2, vec![(4, reads(2, 50)), (8, reads(2, 50))]);
     let plan = planned(vec![Some(Home::Copies), Some(Home::Node(3))], Vec::new());
     let outcome = one(&trace, &machine, plan);
-    // The first page on both readers' nodes, the second on neither's.
+    // The first page is copied to both readers' nodes; the second is on neither.
     assert_eq!((outcome.replicated, outcome.migrated), (2, 0));
     assert_eq!(outcome.local, 2 * 49);
-    // Stores take copies away, and after some of them there are no more.
+    // Stores collapse the copies, and after some collapses no more copies are made.
     let mut written = [load(0, 0), store(0, 0)].repeat(50);
     written.push(load(0, 1));
     let trace = touched_by_first(2, vec![(4, written)]);
@@ -54,8 +54,8 @@ fn a_plan_can_ask_for_copies() {
 #[test]
 fn online_migration_moves_what_a_plan_does_not_hold() {
     let machine = machine(4, CLOCK);
-    // Of three pages that node 0 touched first and node 1 reads, the plan says nothing, has the second on a third
-    // node, and wants copies of the last.
+    // Node 0 has touched three pages first and node 1 loads them. The plan does not name the first, puts the second on
+    // a third node, and asks for copies of the last.
     let homes = || vec![None, Some(Home::Node(3)), Some(Home::Copies)];
     let trace = touched_by_first(3, vec![(4, reads(3, 20_000))]);
     let still = one(&trace, &machine, planned(homes(), Vec::new()));
@@ -85,12 +85,12 @@ fn a_plan_can_wait_for_the_second_thread() {
     let machine = machine(4, CLOCK);
     let homes = vec![Some(Home::Later(Some(2))), Some(Home::Node(2))];
     let plan = || planned(homes.clone(), Vec::new());
-    // Alone, a thread on node 0 finds the page that waits where it touched it.
+    // A single thread on node 0 finds the waiting page on the node of its first touch.
     let signal = vec![(2, 0, TraceEvent::Signal { sequence: 1 })];
     let first = || thread(0, 0, 0, batch(reads(2, 1), signal.clone()));
     let alone = one(&trace(2, vec![first()]), &machine, plan());
     assert_eq!((alone.migrated, alone.local, alone.misses), (0, 1, 2));
-    // Of the second thread, on node 2, the first reference moves it, and all the others are local.
+    // The first reference of the second thread, on node 2, moves the page; all later ones are local.
     let second = thread(1, 8, 1, batch(reads(2, 50), vec![]));
     let both = one(&trace(2, vec![first(), second]), &machine, plan());
     assert_eq!(both.migrated, 1);
@@ -101,15 +101,15 @@ fn a_plan_can_wait_for_the_second_thread() {
 fn a_plan_can_leave_pages_to_the_thread_that_uses_them_next() {
     let machine = machine(4, CLOCK);
     let homes = |home| planned(vec![Some(home), Some(home)], Vec::new());
-    // Threads on nodes 1 and 2 each use a page that node 0 touched first, and never refers to: node 1's is the
-    // first to be seen, for one reference.
+    // Node 0 has touched two pages first and never uses them. Threads on nodes 1 and 2 use one page each. Node 1's
+    // thread runs first, so the second thread of the program is noticed one reference later.
     let users = vec![(4, [load(0, 0)].repeat(50)), (8, [load(0, 1)].repeat(50))];
     let trace = touched_by_first(2, users);
     let outcome = one(&trace, &machine, homes(Home::Later(None)));
     assert_eq!((outcome.migrated, outcome.local), (2, 48 + 49));
 }
 
-/// A thread on node 1 reads two pages of node 0's over and over, and executes a function in between, on the third page.
+/// A thread on node 1 loads two pages of node 0 repeatedly, and in between executes a function on a third page.
 #[test]
 fn a_plan_can_change_when_a_function_is_first_executed() {
     let machine = machine(4, CLOCK);
@@ -135,14 +135,14 @@ fn a_plan_can_change_when_a_function_is_first_executed() {
     };
     let (near, next) = (Some(Home::Node(1)), Some(Home::Later(None)));
     let function = (2, 64..128);
-    // Of each page the reference that moves it is the only remote one of the last ten.
+    // Of the last ten loads of each page, only the one that moves the page is remote.
     assert_eq!(moved(from_ref(&function), [near, None]), (1, 0, 9));
     assert_eq!(moved(from_ref(&function), [near, next]), (2, 0, 18));
     assert_eq!(
         moved(from_ref(&function), [Some(Home::Copies), None]),
         (0, 1, 9)
     );
-    // Another function, another page, or a phase that never begins.
+    // These entries are another function, another page, or no code at all.
     assert_eq!(moved(&[(2, 0..64)], [near, next]), (2, 0, 20));
     assert_eq!(moved(&[(2, 128..256)], [near, next]), (0, 0, 0));
     assert_eq!(moved(&[(1, 64..128)], [near, next]), (0, 0, 0));
@@ -156,7 +156,7 @@ fn a_plan_can_move_threads_when_a_function_is_first_executed() {
         kind: AccessKind::Fetch,
         ..load(0, 1)
     };
-    // From node 1, for milliseconds.
+    // The thread loads the page from node 1 for milliseconds.
     let mut steps = vec![fetch];
     steps.extend(reads(1, 50_000));
     let trace = touched_by_first(2, vec![(4, steps)]);
@@ -179,7 +179,7 @@ fn a_plan_can_move_threads_when_a_function_is_first_executed() {
     assert!(moves.time_ns < 0.7 * stays.time_ns);
 }
 
-/// A thread on node 2 uses a page of node 0's while the first one waits, which then goes over it alone for
+/// A thread on node 2 uses a page of node 0 while the first thread waits. Then the first thread uses the page alone for
 /// milliseconds.
 #[test]
 fn a_plan_can_give_pages_back_to_the_thread_that_runs_on_alone() {
@@ -200,7 +200,7 @@ fn a_plan_can_give_pages_back_to_the_thread_that_runs_on_alone() {
     assert_eq!((stays.migrated, stays.local), (1, 1 + 49));
     let returns = outcome(Home::Parallel(Some(2)));
     assert_eq!(returns.migrated, 2);
-    // Alone for a whole millisecond, and 5000 remote misses of 200 ns each make one.
+    // A thread counts as alone after a millisecond, the time of 5000 remote misses of 200 ns.
     assert!(returns.local > 15_000, "{}", returns.local);
     assert!(returns.time_ns < 0.8 * stays.time_ns);
 }

@@ -1,11 +1,11 @@
-//! The online policies of ARS, Linux's own and nearpage's, at work.
+//! The online policies of ARS, Linux and nearpage in the simulator.
 
 use nearpage_online::AutoParameters;
 
 use super::plans::{plan_with_online_migration, planned};
 use super::*;
 
-/// What makes every policy act on a trace of a few microseconds.
+/// Jobs with parameters that make every policy act on a trace of a few microseconds.
 pub(super) fn eager() -> Vec<Job> {
     let mut jobs: Vec<Job> = ["out-u", "out-w", "in-w", "out-u-local", "out-w-local"]
         .map(|name| job(name, &[("factor", "0.2"), ("check_ns", "3000")]))
@@ -49,7 +49,7 @@ pub(super) fn eager() -> Vec<Job> {
     });
     let homes: Vec<Option<Home>> = homes.collect();
     jobs.push(planned(homes.clone(), Vec::new()));
-    // The same, with online migration.
+    // The same plan is also run with online migration.
     let online_migration = AutoParameters {
         check_ns: 2000,
         budget_permille: 1000,
@@ -86,16 +86,16 @@ fn ars_brings_pages_to_the_node_that_uses_them() {
         ];
         assert_eq!(counts, [4, 0, 0, 0], "{name}");
         assert_eq!(outcome.split.move_ns, 4.0 * 5000.0);
-        // Five reads of 200 ns up to the first check.
+        // The first check comes after five loads of 200 ns.
         assert_eq!(outcome.remote(), 5, "{name}");
         assert!(outcome.time_ns < 0.55 * still.time_ns);
     }
-    // No node's accesses exceed the mean by more.
+    // With these factors, no node's accesses exceed the threshold.
     for (name, factor) in [("out-u", "3"), ("out-u-local", "4")] {
         let outcome = one(&trace, &machine, job(name, &[("factor", factor)]));
         assert_eq!((outcome.migrated, outcome.time_ns), (0, still.time_ns));
     }
-    // Among its remote pages, node 2 reads one most of the time.
+    // Among its remote pages, node 2 loads one most of the time.
     let hot = [reads(4, 1), vec![load(0, 3); 40]].concat().repeat(100);
     let trace = touched_by_first(4, vec![(8, hot)]);
     let settings = [("check_ns", "10000"), ("move_ns", "5000"), ("factor", "1")];
@@ -139,7 +139,7 @@ fn linux_moves_pages_by_hinting_faults() {
     );
     assert_eq!((outcome.migrated, outcome.threads_moved), (4, 0));
     assert!(outcome.local_share() > 0.9);
-    // Each pass over the four pages costs as many faults.
+    // Each pass over the four pages costs four faults.
     let passes = (outcome.split.move_ns - 4.0 * 3000.0) / (4.0 * 1010.0);
     assert!(passes >= 1.0 && passes.fract() == 0.0, "{passes}");
     // By default the first scan comes after a second.
@@ -170,7 +170,7 @@ fn blocks_are_dealt_out_in_order() {
         let latency = machine.latency_ns.as_ref().expect("latencies")[0][page as usize / 2];
         assert_eq!(Some(outcome.time_ns), latency);
     }
-    // Fewer pages than nodes: they stay where they start.
+    // With fewer pages than nodes, pages stay where they start.
     let trace = touched_by_first(3, vec![(4, vec![load(0, 2)])]);
     let outcome = one(&trace, &machine, job("block-naive", &[]));
     assert_eq!(outcome.remote_latency_ns, Some(200.0));
@@ -205,7 +205,7 @@ fn auto_moves_what_pays_and_nothing_beyond_its_budget() {
     let machine = machine(4, &format!("{CLOCK}[moves]\nfixed_ns = 20000\n"));
     let trace = remote_reader();
     let first_touch = one(&trace, &machine, job("first-touch", &[]));
-    // 5000 references to each page, 100 ns farther than they need be: 500 µs for 20 µs.
+    // The 5000 references to each page waste 100 ns each, 500 µs in all; a move costs 20 µs.
     let outcome = one(
         &trace,
         &machine,
@@ -225,11 +225,11 @@ fn auto_moves_what_pays_and_nothing_beyond_its_budget() {
             .parameters
             .contains(&("source", "sampled-cache".to_owned()))
     );
-    // Nothing to spend: nothing is moved, and nothing is lost.
+    // Without a budget nothing moves, and no time is lost.
     let outcome = one(&trace, &machine, job("auto", &[("budget_permille", "0")]));
     assert_eq!((outcome.migrated, outcome.replicated), (0, 0));
     assert_eq!(outcome.time_ns, first_touch.time_ns);
-    // A move that costs more than all of it could save.
+    // These moves cost more than they could save.
     let dear = job(
         "auto",
         &[("budget_permille", "1000"), ("move_ns", "1000000")],
@@ -237,8 +237,8 @@ fn auto_moves_what_pays_and_nothing_beyond_its_budget() {
     assert_eq!(one(&trace, &machine, dear).migrated, 0);
 }
 
-/// Node 1 has CPUs that nobody uses, and node 0 the pages that a thread of node 1 uses: moving those one by one
-/// costs far more than the thread does.
+/// A thread of node 1 uses pages of node 0. Moving the pages one by one would cost far more than moving the thread to
+/// an unused CPU of node 0.
 #[test]
 fn auto_moves_a_thread_to_its_pages() {
     let machine = machine(2, &format!("{CLOCK}[moves]\nfixed_ns = 1000000\n"));

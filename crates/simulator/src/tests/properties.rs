@@ -1,11 +1,11 @@
-//! Of any trace: nothing is lost, and neither workers nor the order of unseen hits matter.
+//! Properties that hold for any trace: nothing is lost, and neither workers nor the order of unseen hits matter.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::Flush;
 
-/// Any trace of a few threads: misses of all kinds, and whatever happens.
+/// Any trace of a few threads, with misses and events of all kinds.
 pub(super) fn traces() -> impl Strategy<Value = MemoryTrace> {
     let miss = (
         0u32..2000,
@@ -86,7 +86,7 @@ fn jobs() -> Vec<Job> {
     for name in ["migrate", "replicate", "migrate-replicate"] {
         jobs.push(job(name, &low));
     }
-    // As options of the steps of moves, which one of the machines has not.
+    // These are set directly, because one of the machines has no stepped costs and would refuse the options.
     let mut mapping = job(
         "migrate-replicate",
         &[&low[..], &[("memory_pages", "13")]].concat(),
@@ -102,7 +102,7 @@ fn jobs() -> Vec<Job> {
     jobs
 }
 
-/// A machine with everything that queues.
+/// A machine whose controllers, links and directories all queue requests.
 pub(super) fn crowded() -> Machine {
     let mut machine = preset("flash-8-contended").expect("preset");
     machine.processor.outstanding_misses = Some(3);
@@ -119,7 +119,7 @@ pub(super) fn crowded() -> Machine {
     machine
 }
 
-/// A trace of which it is not known whether a phase is marked.
+/// A wrapper of a trace that does not tell whether phases are marked.
 struct InTurn<'a>(&'a MemoryTrace);
 
 impl Trace for InTurn<'_> {
@@ -161,7 +161,7 @@ proptest! {
         }
     }
 
-    /// Hits that a thread takes before its turn change nothing, under any policy and however it is shown misses.
+    /// Hits that a thread replays before its turn change nothing, under any policy and source of information.
     #[test]
     fn turns_of_unseen_hits_do_not_matter(trace in traces(), contended in any::<bool>()) {
         let machine = if contended { crowded() } else { preset("flash-8").expect("preset") };

@@ -1,4 +1,4 @@
-//! Threads that a schedule moves, and several programs at once.
+//! Threads that a schedule moves, and several programs replayed together.
 
 use nearpage_recording::trace::FilePage;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn refused(trace: &dyn Trace, schedule: &str) -> String {
 #[test]
 fn a_thread_that_is_moved_refills_its_caches() {
     let machine = preset("flash-8").expect("preset");
-    // Ten misses of 300 ns, then CPU 3 at a time when four are done: four lines at 300 ns each.
+    // Four misses of 300 ns are done when the thread moves to CPU 3. It refills four lines at 300 ns each.
     let trace = each(1, &[0], &[load(0, 0); 10]);
     let still = one(&trace, &machine, job("first-touch", &[]));
     assert!(!still.estimated());
@@ -41,7 +41,7 @@ fn a_thread_that_is_moved_refills_its_caches() {
     assert_eq!(outcome.split.local_stall_ns, (4.0 + 4.0) * 300.0);
     assert_eq!(outcome.split.remote_stall_ns, 6.0 * 1200.0);
     assert_eq!(outcome.time_ns, outcome.split.total_ns());
-    // No more lines than the second-level cache has, whatever was missed before: 19,000 here.
+    // At most the lines of the second-level cache are refilled, although 19,000 misses came before.
     let caches = machine.caches.iter();
     let lines = caches
         .map(|cache| cache.size_bytes / u64::from(cache.line_bytes))
@@ -50,19 +50,19 @@ fn a_thread_that_is_moved_refills_its_caches() {
     let late = "[[move]]\nthread = 0\nat_ns = 5_700_000\ncpu = 3\n";
     let outcome = one(&trace, &machine, scheduled("first-touch", late));
     assert_eq!(Some(outcome.refilled_lines), lines);
-    // A move to where it is, and one before it has begun, cost nothing.
+    // A move to the same CPU, and a move before the thread has begun, cost nothing.
     let idle =
         "[[move]]\nthread = 0\nat_ns = 0\ncpu = 3\n[[move]]\nthread = 0\nat_ns = 9\ncpu = 3\n";
     let outcome = one(&trace, &machine, scheduled("first-touch", idle));
     assert_eq!((outcome.threads_moved, outcome.local), (0, 20_000));
     assert_eq!(outcome.moves_left, 0);
-    // One that comes after its end is not made.
+    // A move after the thread's end is not made.
     let never = "[[move]]\nthread = 0\nat_ns = 7_000_000\ncpu = 3\n";
     let outcome = one(&trace, &machine, scheduled("first-touch", never));
     assert_eq!((outcome.threads_moved, outcome.moves_left), (0, 1));
 }
 
-/// Three threads that were traced on one CPU, and run on three: each one's page belongs where it runs.
+/// Three threads were traced on one CPU and run on three. Each one's page belongs where the thread runs.
 #[test]
 fn post_facto_knows_where_threads_run() {
     let machine = preset("flash-8").expect("preset");
@@ -82,7 +82,7 @@ fn post_facto_knows_where_threads_run() {
 #[test]
 fn affinity_balances_the_load() {
     let machine = preset("flash-8").expect("preset");
-    // Four threads traced on one CPU: pinned they take turns, otherwise each finds an idle CPU.
+    // Four threads were traced on one CPU. Pinned threads share it; otherwise each finds an idle CPU.
     let trace = each(1, &[0, 0, 0, 0], &[load(900, 0); 1000]);
     let pinned = one(&trace, &machine, scheduled("first-touch", ""));
     let affinity = one(
@@ -92,7 +92,7 @@ fn affinity_balances_the_load() {
     );
     assert!(affinity.time_ns < pinned.time_ns / 2.0);
     assert_eq!(affinity.threads_moved, 0, "none had begun");
-    // A CPU that falls idle takes a thread from the longest queue: nine threads on eight CPUs.
+    // With nine threads on eight CPUs, an idle CPU takes a thread from the longest queue.
     let nine = each(1, &[0, 1, 2, 3, 4, 5, 6, 7, 0], &vec![load(9000, 0); 2000]);
     let outcome = one(
         &nine,
@@ -107,7 +107,7 @@ fn affinity_balances_the_load() {
     );
 }
 
-/// Six threads that never wait, four CPUs: each gets two thirds of one, whatever CPU it was traced on.
+/// Six threads that never wait share four CPUs: each gets two thirds of a CPU, wherever it was traced.
 #[test]
 fn affinity_shares_the_cpus_evenly() {
     let machine = machine(1, CLOCK);
@@ -128,7 +128,7 @@ fn affinity_shares_the_cpus_evenly() {
         let last = ends.iter().copied().fold(0.0, f64::max);
         (last - ends.iter().copied().fold(last, f64::min)) / last
     };
-    // By turns on their own CPUs alone, two are done in half of the time.
+    // If threads stay on their own CPUs, two threads end in half of the time.
     let never = shared("affinity_ns = 1_000_000_000_000");
     assert!(spread(&never) > 0.3, "{:?}", ends(&never));
     let fair = shared("affinity_ns = 5_000_000");
@@ -141,7 +141,7 @@ fn affinity_shares_the_cpus_evenly() {
         fair.threads_moved,
         fair.refilled_lines
     );
-    // Less affinity, more moves.
+    // Threads move more often with less affinity.
     let restless = shared("affinity_ns = 0");
     assert!(
         restless.threads_moved > 2 * fair.threads_moved && fair.threads_moved > never.threads_moved
@@ -160,7 +160,7 @@ fn programs_partition_the_cpus() {
         .expect("simulates")
         .remove(0);
     assert_eq!(outcome.misses, 8 * 400 + 2 * 100);
-    // Four of the first program's threads make way for the second program, and come back.
+    // Four of the first program's threads make way for the second program, and return afterwards.
     assert_eq!(outcome.threads_moved, 4 + 4, "{outcome:?}");
     assert!(outcome.threads[8].time_ns > 0.0);
     let alone = one(
@@ -182,7 +182,7 @@ fn each_program_has_its_own_time() {
     let job = |schedule: &str| scheduled("first-touch", schedule);
     let alone = [&long, &short].map(|trace| one(trace, &machine, job("")));
     assert!(alone.iter().all(|outcome| outcome.program_ns().is_empty()));
-    // On nodes of their own neither has to do with the other, whenever it begins.
+    // Programs on different nodes do not affect each other, whenever the second one begins.
     let programs = Programs::new(vec![&long, &short]).expect("programs");
     for start_ns in [0.0, 250_000.0, 1e9] {
         let schedule = format!("[[program]]\n[[program]]\nstart_ns = {start_ns}\n");
@@ -222,7 +222,7 @@ fn programs_count_from_the_first_mark_to_the_last() {
     let outcome = simulate(&programs, &machine, &[job("first-touch", &[])], 1)
         .expect("simulates")
         .remove(0);
-    // From the third load of each to the fifth, each 10 ns of computing and 100 ns of waiting.
+    // The phase runs from the third load of each to the fifth; each takes 10 ns of computing and 100 ns of waiting.
     assert_eq!((outcome.misses, outcome.time_ns), (6, 330.0));
     let to_a_step = |ns: &f64| (ns - 330.0).abs() <= 10.0;
     assert!(outcome.program_ns().iter().all(to_a_step), "{outcome:?}");
@@ -260,7 +260,7 @@ fn a_program_begins_so_long_after_the_mark_of_another() {
         (4, 0),
         "after it"
     );
-    // What nobody marks is not waited for.
+    // Without marks, the second program does not wait for a mark.
     let programs = Programs::new(vec![&other, &other]).expect("programs");
     let job = scheduled("first-touch", &second("from_mark = true"));
     let outcome = simulate(&programs, &machine, &[job], 1)
@@ -269,7 +269,7 @@ fn a_program_begins_so_long_after_the_mark_of_another() {
     assert_eq!((outcome.misses, outcome.signals_missing), (2, 1));
 }
 
-/// A trace whose page 1 is a file's.
+/// A trace whose page 1 belongs to a file.
 struct WithFile(MemoryTrace);
 
 impl Trace for WithFile {
@@ -328,7 +328,7 @@ fn programs_share_pages_of_files_and_nothing_else() {
     let outcome = simulate(&programs, &machine, &[job("first-touch", &[])], 1)
         .expect("simulates")
         .remove(0);
-    // The second program's own page is local to it, the file's page is where the first touched it.
+    // The second program's own page is local; the file's page is where the first program touched it.
     assert_eq!((outcome.local, outcome.remote()), (5, 1));
     assert_eq!((outcome.pages_max, outcome.signals_missing), (3, 0));
 }
@@ -426,7 +426,7 @@ proptest! {
     }
 }
 
-/// What one thread does alone before and after is no part of it.
+/// The time that one thread runs alone, before and after, is not part of the parallel time.
 #[test]
 fn the_parallel_part_is_from_the_second_thread_to_the_last() {
     let machine = machine(2, CLOCK);
@@ -435,7 +435,8 @@ fn the_parallel_part_is_from_the_second_thread_to_the_last() {
         after: 2,
         waited_instructions: 0,
     };
-    // 1000 ns and 100 for a miss, then the second thread, 50 ns later a wait for it, and 500 ns alone.
+    // The first thread runs for 1000 ns and a miss of 100 ns, starts the second thread, waits for it 50 ns later, and
+    // runs alone for 500 ns.
     let first = thread(
         0,
         0,
@@ -452,7 +453,7 @@ fn the_parallel_part_is_from_the_second_thread_to_the_last() {
         job("first-touch", &[]),
     );
     assert_eq!(both.time_ns, 1100.0 + 500.0 + 600.0);
-    // The second has its CPU for 400 and 100 ns; the first one waits in the last 450 of these.
+    // The second thread has its CPU for 500 ns; the first waits during the last 450 ns of these.
     assert_eq!(both.parallel_ns, 50.0);
     let alone = one(&trace(2, vec![first]), &machine, job("first-touch", &[]));
     assert_eq!(alone.parallel_ns, 0.0);

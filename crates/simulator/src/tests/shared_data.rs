@@ -1,8 +1,8 @@
-//! ARS moves shared data alone.
+//! ARS with shared data only.
 
 use super::*;
 
-/// Pages 0 and 1 are an array, page 2 is code, page 3 an object of one thread's.
+/// Pages 0 and 1 are an array, page 2 is code, and page 3 is an object that one thread uses.
 struct Parts(MemoryTrace);
 
 impl Trace for Parts {
@@ -30,8 +30,8 @@ impl Trace for Parts {
 #[test]
 fn only_objects_that_several_threads_use_are_dealt_out_and_moved() {
     let machine = machine(2, CLOCK);
-    // Each page has a thread that misses on it, on the node that round-robin does not give it. Of the array each thread
-    // uses a page alone.
+    // Each page has a thread that misses on it from the node to which round-robin does not assign it. The array's two
+    // pages have one user each.
     let user = |pages: &[u32]| {
         let misses = pages.iter().map(|&page| load(10, page));
         misses.collect::<Vec<_>>().repeat(300)
@@ -55,13 +55,13 @@ fn only_objects_that_several_threads_use_are_dealt_out_and_moved() {
             .remove(0)
     };
     let often = ("check_ns", "1000");
-    // Round-robin has pages 0 and 2 on node 0, the others on node 1: all of the array is away from its users.
+    // Round-robin puts pages 0 and 2 on node 0 and the others on node 1, so the whole array is remote to its users.
     let all = outcome("out-u-local", &[often]);
     assert!(all.migrated > 2, "the code, too: {}", all.migrated);
     let shared = outcome("out-u-local", &[often, ("pages", "shared")]);
     assert_eq!(shared.migrated, 2);
-    // Pages 2 and 3 are on node 0, where they were first touched, and stay: of 1500 misses 300 of the code and all of the
-    // third thread are remote for good.
+    // Pages 2 and 3 stay on node 0, where they were first touched. Of 1500 misses, 300 to the code and the third
+    // thread's 300 stay remote.
     let still = outcome("round-robin", &[("pages", "shared")]);
     assert_eq!((still.migrated, still.remote()), (0, 300 + 300 + 300 + 300));
     assert!((600..700).contains(&shared.remote()), "{}", shared.remote());

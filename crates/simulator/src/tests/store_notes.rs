@@ -1,11 +1,11 @@
-//! Notes that a page was stored to: they take copies away, and nothing else.
+//! Notes of stores in a trace collapse copies and have no other effect.
 
 use proptest::prelude::*;
 
 use super::properties::traces;
 use super::*;
 
-/// The page of `miss` was stored to, halfway between it and the step before.
+/// A note of a store to `page`.
 fn note(miss: Miss, instructions: u32, page: PageIndex) -> Miss {
     Miss {
         instructions,
@@ -18,7 +18,7 @@ fn note(miss: Miss, instructions: u32, page: PageIndex) -> Miss {
     }
 }
 
-/// Without notes, and with one after every miss of a page that the thread has used before.
+/// The trace without notes, and with a note before each miss: a store to the page of the thread's miss before.
 fn without_and_with_notes(mut without: MemoryTrace) -> (MemoryTrace, MemoryTrace) {
     let mut with = without.clone();
     for (plain, noted) in without.threads.iter_mut().zip(&mut with.threads) {
@@ -57,8 +57,8 @@ fn without_and_with_notes(mut without: MemoryTrace) -> (MemoryTrace, MemoryTrace
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Times, misses, samples and moves are those of the trace without the notes, where no page has a copy. (Policies
-    /// that decide by the clock do so at the first step after a moment, and notes are steps.)
+    /// Without copies, notes change no times, misses, samples or moves. (This excludes policies with epochs, which
+    /// decide at the first step after a time, because notes are steps.)
     #[test]
     fn notes_of_stores_change_nothing_where_no_page_is_copied(trace in traces()) {
         let (without, with) = without_and_with_notes(trace);
@@ -68,7 +68,7 @@ proptest! {
         for source in ["cache", "tlb", "sampled-cache", "loads", "clock"] {
             jobs.push(job("migrate", &[&low[..], &[("source", source)]].concat()));
         }
-        // Samples, before any decision.
+        // Samples before any decision.
         let settings = [("early_samples", "1"), ("sample_cost_cycles", "7"), ("fast_cycles", "500"),
             ("slow_cycles", "500")];
         jobs.push(job("carrefour", &settings));
@@ -83,7 +83,7 @@ proptest! {
 #[test]
 fn a_note_of_a_store_takes_copies_away_and_costs_no_more_than_that() {
     let machine = machine(4, CLOCK);
-    // Nodes 0 and 1 read a page until both have it; then node 1 stores to it, and hits.
+    // Nodes 0 and 1 load a page until both have a copy; then node 1 makes stores that hit in its cache.
     let outcome = |notes: usize| {
         let mut misses = vec![load(10, 0); 400];
         misses.extend(vec![note(load(0, 0), 100, PageIndex(0)); notes]);

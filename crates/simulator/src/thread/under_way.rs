@@ -1,4 +1,4 @@
-//! A thread's misses that are under way: how many there may be, what they wait for, when they are waited for.
+//! Outstanding misses of a thread: their limit, their dependencies, and the waits for them.
 
 use nearpage_machine::Prefetcher;
 use nearpage_recording::AccessKind;
@@ -33,15 +33,15 @@ impl Thread<'_> {
         self.totals.stall[remote] += stalled;
     }
 
-    /// Waits for all outstanding misses.
+    /// Waits for all outstanding misses, and so for their data.
     pub fn drain(&mut self) {
         while !self.outstanding.is_empty() {
             self.wait_for_oldest();
         }
     }
 
-    /// Waits for room for one more miss, where all is taken; `false`: the thread must come back for the miss. A line that
-    /// is on its way already has its room.
+    /// Waits until there is room for one more miss; `false`: the thread has waited and must repeat the miss. A line
+    /// that the prefetcher has requested has its room already.
     #[inline]
     pub fn make_room(&mut self, miss: &Miss, figures: &Figures) -> bool {
         if self.has_room(figures) || self.is_requested(miss, figures) {
@@ -65,7 +65,7 @@ impl Thread<'_> {
         !self.requested_ahead.is_empty() && self.streams.has_requested(miss.page.0, line)
     }
 
-    /// Waits for the data that a miss's address comes from; `false`: the thread must come back for the miss.
+    /// Waits for the data that determines a miss's address; `false`: the thread has waited and must repeat the miss.
     #[inline]
     pub fn has_address(&mut self, depends_on: u16) -> bool {
         if depends_on == 0 {
@@ -84,7 +84,7 @@ impl Thread<'_> {
         self.time == before
     }
 
-    /// Is there room for another miss? Lines that are requested ahead take as much room as others.
+    /// Is there room for another miss? Lines that the prefetcher has requested take room, too.
     #[inline]
     pub fn has_room(&mut self, figures: &Figures) -> bool {
         let now = self.time;
@@ -94,13 +94,13 @@ impl Thread<'_> {
         self.outstanding.len() + self.requested_ahead.len() < figures.outstanding
     }
 
-    /// The CPU's prefetcher requests a line.
+    /// Notes a line that the CPU's prefetcher requests.
     pub fn request_ahead(&mut self, arrival: Arrival, prefetcher: &Prefetcher) {
         self.streams.request(arrival, prefetcher);
         self.requested_ahead.push(arrival.completes);
     }
 
-    /// When the line of a miss comes, where the CPU's prefetcher has requested it. From now on the miss has its room.
+    /// Arrival of a miss's line if the CPU's prefetcher has requested the line. The line's room passes to the miss.
     #[inline]
     pub fn take_requested(
         &mut self,
@@ -116,7 +116,7 @@ impl Thread<'_> {
         Some(arrival)
     }
 
-    /// Issues a miss. Instruction fetches are always waited for.
+    /// Issues a miss. The thread waits for instruction fetches at once.
     #[inline]
     pub fn issue(&mut self, arrival: Arrival, remote: bool, kind: AccessKind, figures: &Figures) {
         let Arrival { completes, latency } = arrival;

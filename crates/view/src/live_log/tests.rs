@@ -4,8 +4,8 @@ use super::*;
 
 const HEAD: &str = r#"{"nearpage_live":1,"policy":"migrate","parameters":[],"nodes":[0,1],"memory_nodes":3,"pages":8,"page_bytes":4096,"seed":1,"source":"clock","estimated":[]}"#;
 
-/// An interval of a second in which pages of process 0 were seen, by number, with the nodes of their
-/// users and of themselves.
+/// An interval of a second. `seen` has the number of each page of process 0, the node of its user, and the node of the
+/// page.
 fn entry(second: u64, placed: &str, seen: &[(u32, u16, u16)], actions: &str) -> String {
     let begin = second * 1_000_000_000;
     let observations: Vec<Value> = seen
@@ -37,7 +37,7 @@ fn pages_move_when_they_are_seen_elsewhere() {
     let places = [placed(0, 0, 0x10), placed(0, 1, 0x11)].join(",");
     let action = r#"{"page":0,"kind":"interleave","node":1,"rule":"hot","counts":[0,3],"writes":2,"migrations":0}"#;
     let first = entry(4, &places, &[(0, 1, 0), (0, 1, 0), (1, 0, 0)], action);
-    // Number 1 stands for another page from the second access on.
+    // From the second access on, number 1 stands for another page.
     let second = entry(5, &placed(1, 1, 0x99), &[(0, 1, 1), (1, 1, 1)], "");
     let file = log(&[HEAD, &first, &second]);
     assert!(is_log(file.path()));
@@ -77,7 +77,7 @@ fn a_log_is_followed_line_by_line() {
     let mut file = log(&[HEAD, &one]);
     let log = LiveLog::open(file.path()).expect("a log");
     assert_eq!(log.answer(None)["intervals"], 1);
-    // Half a line is none yet.
+    // A half-written line does not count.
     write!(file, "{}", &two[..50]).expect("written");
     assert_eq!(log.answer(Some(1)), json!({ "intervals": 1 }));
     writeln!(file, "{}", &two[50..]).expect("written");
@@ -138,13 +138,13 @@ fn what_became_shorter_or_is_none_is_said() {
         error.contains("not a log of `nearpage live`: its first line: "),
         "{error}"
     );
-    // In one line, whatever is in the file.
+    // Messages have one line, whatever the file contains.
     let odd = HEAD.replace("page_bytes", "page\\n\\u001b[31mbytes");
     let error = LiveLog::open(log(&[&odd]).path())
         .expect_err("refused")
         .to_string();
     assert!(error.contains("`page  [31mbytes`"), "{error}");
-    // An interval takes memory for each of the nodes that the first line names.
+    // The number of nodes is limited, because each interval takes memory for each node.
     let many = HEAD.replace("[0,1]", &format!("[0{}]", ",1".repeat(64)));
     let error = LiveLog::open(log(&[&many]).path())
         .expect_err("refused")

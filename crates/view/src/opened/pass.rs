@@ -1,4 +1,5 @@
-//! Reads chunks of a recording once: into an attribution, points, and what selections of time are found from later.
+//! Reads chunks of a recording once, for attribution, points, and data from which selections of time are computed
+//! later.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -21,13 +22,13 @@ use crate::space::Space;
 use crate::store::{Builder, Store};
 use crate::timeline::{PARTS, Timeline};
 
-/// Parts of the time of which all chunks' timelines together have at least so many, for each part of a selection's.
+/// All chunks' timelines together have at least this number of parts for each part of a selection's timeline.
 const FINER: usize = 16;
 
-/// Runs for each processor where no sums are kept, so that one that is slow keeps none waiting for long.
+/// Number of runs per processor if no sums are kept. With several runs, a slow run delays the other processors less.
 const RUNS_A_WORKER: usize = 2;
 
-/// Accesses to read: some chunks, one in so many of their accesses, of some ticks.
+/// Selection of accesses to read: some chunks, one in `one_in` of their accesses, within some ticks.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen<'a> {
     pub chunks: &'a [usize],
@@ -35,14 +36,15 @@ pub(super) struct Chosen<'a> {
     pub ticks: Range<u32>,
 }
 
-/// Is a row one of those that one in so many is chosen of, evenly spread, whatever the rows' order repeats?
+/// Does the row belong to a sample of one in `one_in` rows? The sample is evenly spread, even if the rows' order is
+/// periodic.
 pub(super) fn is_one_in(row: usize, one_in: u32) -> bool {
-    // Multiples of the golden ratio, modulo 1.
+    // Multiplies by the golden ratio, modulo 1 (Weyl sequence).
     one_in < 2 || (row as u32).wrapping_mul(0x9e37_79b9) < u32::MAX / one_in
 }
 
 impl Chosen<'_> {
-    /// Leaves what was chosen of a chunk.
+    /// Removes accesses from a batch that the selection does not contain.
     pub fn keep(&self, scale: &Scale, batch: &mut AccessBatch) {
         let is_all = self.ticks == (0..scale.ticks);
         if self.one_in < 2 && is_all {
@@ -55,41 +57,41 @@ impl Chosen<'_> {
     }
 }
 
-/// What is kept of the chunks that were read.
+/// Data that is kept of the chunks that were read.
 #[derive(Debug, Default)]
 pub(super) struct PartsRead {
-    /// In order.
+    /// Runs in the order of their chunks.
     pub runs: Vec<Run>,
-    /// Of each chunk.
+    /// Data of each chunk.
     pub chunks: Vec<ChunkRead>,
 }
 
-/// Consecutive chunks, and the sums of their accesses.
+/// A run of consecutive chunks, and the sums of their accesses.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub chunks: Range<usize>,
     pub sums: RunSums,
 }
 
-/// What is known of a chunk.
+/// Data of a chunk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChunkRead {
-    /// From its first access to behind its last.
+    /// Ticks from the first access to the end of the last.
     pub ticks: Range<u32>,
     pub rows: u64,
-    /// Accesses where no object or module ever was.
+    /// Accesses to addresses where no object or module ever was.
     pub elsewhere: f64,
-    /// Of its own time; none where selections are read.
+    /// Timeline of the chunk's own time; `None` in the pass of a selection.
     pub timeline: Option<Timeline>,
 }
 
-/// Where a pass puts the points.
+/// Destinations of a pass's points.
 pub(super) struct PointSinks<'a> {
     pub builder: Builder,
     pub sums: Option<(pyramid::Builder<'a>, File)>,
 }
 
-/// What came of reading chunks once.
+/// Result of a pass over chunks.
 pub(super) struct ChunkPass {
     pub attributed: Attributed,
     pub timeline: Timeline,
@@ -102,7 +104,7 @@ pub(super) struct ChunkPass {
     pub sample: Option<Sample>,
 }
 
-/// What to read, and all that it takes.
+/// A reading task, with the data that it uses.
 #[derive(Clone)]
 pub(super) struct Task<'a> {
     pub recording: &'a Recording,
@@ -111,14 +113,14 @@ pub(super) struct Task<'a> {
     pub scale: &'a Scale,
     pub functions: &'a Functions,
     pub chosen: Chosen<'a>,
-    /// Sums of runs of chunks are kept, and what is known of each chunk.
+    /// Are sums of runs of chunks kept, and data of each chunk?
     pub keeps_runs: bool,
-    /// Of what is read, one in so many is kept; none: nothing is.
+    /// One in so many of the accesses read goes into the sample; `None`: no sample is kept.
     pub sample_one_in: Option<u32>,
 }
 
-/// Reads some chunks, all columns, in several threads: attribution takes them, and on the way to it
-/// they become points.
+/// Reads chunks with all columns in several threads. Attribution takes the accesses, and each batch is turned into
+/// points on the way.
 pub(super) struct Chunks<'a> {
     task: &'a Task<'a>,
     points: Points<'a>,
@@ -128,11 +130,11 @@ pub(super) struct Chunks<'a> {
     sampled: Mutex<Vec<(usize, Kept)>>,
 }
 
-/// What is gathered on the way.
+/// Data that the threads gather on the way.
 struct PassTotals {
     timeline: Timeline,
     missing: Vec<String>,
-    /// By position among the chosen chunks.
+    /// Data by position among the chosen chunks.
     chunks: Vec<ChunkRead>,
 }
 
@@ -152,7 +154,7 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// A chunk that can't be read has no accesses, and is told of.
+    /// Reads a chunk. A chunk that can't be read is treated as empty, and reported.
     fn read(
         &self,
         reader: &mut ChunkReader,
@@ -210,7 +212,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// Ticks from the first access of a batch to behind its last.
+/// Ticks from the first access of a batch to the end of its last.
 fn ticks(scale: &Scale, batch: &AccessBatch) -> Range<u32> {
     let times = &batch.time_ns;
     match (times.iter().min(), times.iter().max()) {
@@ -233,7 +235,7 @@ impl AccessChunks for Chunks<'_> {
 }
 
 impl<'a> Task<'a> {
-    /// How attribution is done, everywhere in the page.
+    /// Options of attribution, equal for all passes.
     pub fn options(&self) -> Options {
         Options {
             page_bytes: self.recording.machine.page_bytes,
@@ -251,12 +253,12 @@ impl<'a> Task<'a> {
         )
     }
 
-    /// Parts of a chunk's timeline.
+    /// Number of parts in a chunk's timeline.
     fn chunk_parts(&self) -> usize {
         (FINER * PARTS / self.chosen.chunks.len().max(1)).clamp(8, PARTS)
     }
 
-    /// Reads the chosen chunks, and adds what is known of others.
+    /// Reads the chosen chunks, and adds the known sums of other chunks.
     pub fn run(
         &self,
         kept: Option<PointSinks<'_>>,
@@ -267,12 +269,12 @@ impl<'a> Task<'a> {
         let input = Input::new(self.recording).through(&chunks);
         let options = self.options();
         let attributor = Attributor::new(&input, &options, self.index)?;
-        // What is not kept is in as few runs as keep all processors busy: each has tables of its own.
+        // Each run has tables of its own, so without kept sums there are only enough runs to keep all processors busy.
         let count = match self.keeps_runs {
             true => RUNS,
             false => RUNS_A_WORKER * rayon::current_num_threads(),
         };
-        // Accesses are added up in order of time.
+        // Sums must be added in the order of time, so a run must not span the chunks of a known run.
         let is_between = |before: usize, after: usize| {
             let is_there = |run: &&Run| before < run.chunks.start && run.chunks.end <= after;
             known.iter().any(is_there)
@@ -342,7 +344,8 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Runs of these chunks, by position, about so many: of neighbours that may be in one.
+/// Divides the chunks into about `count` runs of neighbours, by position. `is_joined` tells whether neighbours may be
+/// in one run.
 fn runs(
     chunks: &[usize],
     count: usize,
@@ -361,7 +364,7 @@ fn runs(
     runs
 }
 
-/// Puts neighbours together until all have few enough cells.
+/// Merges neighbouring runs until the runs have few enough cells in total.
 fn bounded(mut runs: Vec<Run>) -> Vec<Run> {
     while runs.len() > 1 && runs.iter().map(|run| run.sums.cells()).sum::<usize>() > RUN_CELLS_MAX {
         let mut fewer: Vec<Run> = Vec::new();

@@ -1,5 +1,5 @@
-//! A sample of the accesses of all chunks, kept in memory with the object of each: what is first shown of a part of the
-//! recording's time is found in it, without reading or searching.
+//! A sample of the accesses of all chunks, kept in memory with the object of each access. The first result for a part
+//! of the recording's time is computed from the sample, without reading or searching.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,17 +13,17 @@ use crate::Error;
 use crate::point::Scale;
 use crate::timeline::{PARTS, Timeline};
 
-/// Accesses, and the object that each is of.
+/// Sampled accesses, and the object of each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kept {
     batch: AccessBatch,
     objects: Vec<Option<ObjectId>>,
-    /// How many they are of.
+    /// Number of accesses that the sample was taken from.
     rows: u64,
 }
 
 impl Kept {
-    /// One in so many of a chunk, in order of time.
+    /// Samples one in `one_in` of a chunk's accesses, in the order of time.
     pub fn of(
         recording: &Recording,
         batch: &AccessBatch,
@@ -50,14 +50,14 @@ impl Kept {
     }
 }
 
-/// The sample, chunk by chunk.
+/// The sample, by chunk.
 #[derive(Debug)]
 pub(super) struct Sample {
     chunks: Vec<Kept>,
 }
 
 impl Sample {
-    /// Of chunks by their positions.
+    /// Makes the sample from chunks with their positions.
     pub fn new(mut chunks: Vec<(usize, Kept)>) -> Self {
         chunks.sort_by_key(|(position, _)| *position);
         Self {
@@ -65,7 +65,7 @@ impl Sample {
         }
     }
 
-    /// Share of the accesses of the chunks that it is from, 0 to 1.
+    /// Share of the chunks' accesses that the sample contains, 0 to 1.
     fn share(&self) -> f64 {
         let (kept, all) = self.chunks.iter().fold((0, 0), |(kept, all), chunk| {
             (kept + chunk.batch.len() as u64, all + chunk.rows)
@@ -73,7 +73,7 @@ impl Sample {
         kept as f64 / all.max(1) as f64
     }
 
-    /// Its accesses of some ticks, in so many parts of about the same size.
+    /// Sampled accesses within some ticks, in `parts` parts of about the same size.
     fn of(&self, scale: &Scale, ticks: &Range<u32>, parts: usize) -> Vec<Kept> {
         let is_in = |time_ns: u64| ticks.contains(&scale.tick(time_ns));
         let mut found: Vec<Kept> = Vec::new();
@@ -93,7 +93,7 @@ impl Sample {
         found
     }
 
-    /// What a pass over the task's ticks would find, from the sample alone; and its share of the accesses.
+    /// Result of a pass over the task's ticks, computed from the sample alone, and the sample's share of the accesses.
     pub fn pass(&self, task: &Task<'_>) -> Result<(ChunkPass, f64), Error> {
         let ticks = &task.chosen.ticks;
         let kept = self.of(task.scale, ticks, rayon::current_num_threads());
@@ -134,7 +134,7 @@ impl Sample {
         Ok((pass, self.share()))
     }
 
-    /// Its accesses of some ticks, and its share of the accesses.
+    /// Sampled accesses within some ticks, and the sample's share of the accesses.
     pub fn batch(&self, scale: &Scale, ticks: &Range<u32>) -> (AccessBatch, f64) {
         let kept = self.of(scale, ticks, 1).pop().unwrap_or_default();
         (kept.batch, self.share())

@@ -1,5 +1,5 @@
-//! A part of the recording's time, and all that is found in it: at once from the sample, then exactly. What was read once
-//! is put together of sums that were kept; only what lies at the two ends is read again.
+//! Selections of a part of the recording's time. The first result is from the sample, the second is exact. The exact
+//! result is the sum of kept sums; only chunks at the two ends are read again.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,36 +13,36 @@ use super::{Opened, Parts, Stage};
 use crate::Error;
 use crate::costs::Costs;
 
-/// Selections that are remembered, so that views of one are not each read anew.
+/// Number of remembered selections. Several views of one selection then share one result.
 const REMEMBERED: usize = 4;
 
-/// What was found in selections.
+/// Results of selections.
 #[derive(Debug, Default)]
 pub(super) struct Selections {
-    /// The latest last.
+    /// Results, the latest last.
     found: Mutex<Vec<Selected>>,
-    /// Held by who reads one exactly: one at a time.
+    /// Held during an exact reading, so that one selection is read at a time.
     reading: Mutex<()>,
-    /// The one that was asked for last; held by who finds what is first shown of one.
+    /// The selection of the latest request; held while the first result of a selection is computed.
     latest: Mutex<Range<u32>>,
 }
 
-/// What was found in a selection.
+/// Result of a selection.
 #[derive(Debug)]
 struct Selected {
     ticks: Range<u32>,
-    /// What was known of all of the recording then.
+    /// The whole recording's stage when the selection was computed.
     whole: Arc<Stage>,
     stage: Arc<Stage>,
 }
 
 impl Stage {
-    /// What instructions cost on objects.
+    /// Costs by object and instruction.
     pub(crate) fn costs(&self, opened: &Opened) -> &Costs {
         self.found.costs.get_or_init(|| Costs::new(opened, self))
     }
 
-    /// Position of the object that has this number in all of the recording.
+    /// Position in this stage of the object with this number in the whole recording.
     pub(crate) fn position(&self, number: usize) -> Option<usize> {
         match &self.numbers {
             None => (number < self.attribution.objects.len()).then_some(number),
@@ -50,7 +50,7 @@ impl Stage {
         }
     }
 
-    /// Number in all of the recording of the object at a position.
+    /// Number in the whole recording of the object at this position.
     pub(crate) fn number(&self, position: usize) -> Option<usize> {
         match &self.numbers {
             None => Some(position),
@@ -59,8 +59,8 @@ impl Stage {
     }
 }
 
-/// The number that each of these objects has among all. Objects of one call site may be several rows, by size or by
-/// pattern: an instance that both have tells them apart.
+/// Numbers of these objects among all objects. A call site may have several objects, distinguished by size or pattern;
+/// a common instance identifies the right object.
 fn numbers(groups: &[ObjectGroup], all: &[ObjectGroup]) -> Vec<Option<usize>> {
     let mut order: Vec<usize> = (0..all.len()).collect();
     let key = |number: usize| (all[number].kind, &all[number].name);
@@ -81,12 +81,12 @@ fn numbers(groups: &[ObjectGroup], all: &[ObjectGroup]) -> Vec<Option<usize>> {
     groups.iter().map(number).collect()
 }
 
-/// Do some ticks lie inside of others? None lie inside of any.
+/// Do all ticks lie within the others? True for empty ticks.
 fn is_within(ticks: &Range<u32>, others: &Range<u32>) -> bool {
     ticks.is_empty() || others.start <= ticks.start && ticks.end <= others.end
 }
 
-/// What was found in a part of the time.
+/// Stage of a pass over a part of the time.
 fn stage(whole: &Stage, pass: ChunkPass, share: f64) -> Arc<Stage> {
     let rows = pass.rows;
     let pictures = (
@@ -109,7 +109,7 @@ fn stage(whole: &Stage, pass: ChunkPass, share: f64) -> Arc<Stage> {
 }
 
 impl Selections {
-    /// What was found in some ticks of `whole`.
+    /// The remembered result for these ticks and this stage of the whole recording.
     fn find(&self, whole: &Arc<Stage>, ticks: &Range<u32>) -> Option<Arc<Stage>> {
         let mut found = self.found.lock().expect("nobody panics holding it");
         found.retain(|one| Arc::ptr_eq(&one.whole, whole));
@@ -117,7 +117,7 @@ impl Selections {
         one.map(|one| one.stage.clone())
     }
 
-    /// Remembers it, in place of what was known of these ticks.
+    /// Remembers a result, which replaces an earlier result for the same ticks.
     fn remember(&self, whole: Arc<Stage>, ticks: Range<u32>, stage: Arc<Stage>) {
         let mut found = self.found.lock().expect("nobody panics holding it");
         found.retain(|one| one.ticks != ticks);
@@ -133,9 +133,10 @@ impl Selections {
 }
 
 impl Opened {
-    /// The accesses of a time range, in nanoseconds since the recording began; `None` means all of the time. The range is
-    /// extended to whole ticks. Of a large recording it is of a sample until [`Opened::read_exactly`] has been called.
-    /// Samples that were no accesses are counted for the whole recording only, as their times are not recorded.
+    /// Result for a time range in nanoseconds since the recording began, or for all of the time (`None`). The range is
+    /// extended to whole ticks. For a large recording, the result is from a sample until [`Opened::read_exactly`] has
+    /// been called. Samples without an access are counted for the whole recording only, because their times are not
+    /// recorded.
     ///
     /// # Errors
     /// [`Error::Attribution`].
@@ -146,7 +147,7 @@ impl Opened {
         };
         let ticks = self.scale.ticks_of(from_ns, to_ns);
         let selections = &self.selections;
-        // Whoever asks for what is being found waits for it.
+        // A request for a result that is being computed waits for the computation.
         let mut latest = selections.latest.lock().expect("nobody panics holding it");
         *latest = ticks.clone();
         if let Some(found) = selections.find(&whole, &ticks) {
@@ -160,14 +161,14 @@ impl Opened {
             }))?,
             None => (self.exact_pass(&whole, &ticks)?, 1.0),
         };
-        // Before all is read, the sample is of what the page was opened from.
+        // Until all chunks have been read, the sample was taken from only a share of the accesses.
         let found = stage(&whole, pass, share * whole.share);
         selections.remember(whole, ticks, found.clone());
         Ok(found)
     }
 
-    /// Reads a selection exactly, so that [`Opened::stage_of`] has it. False where it has not: another was asked for since,
-    /// or the recording is still being read.
+    /// Computes the exact result of a selection for [`Opened::stage_of`]. `false`: there is no exact result, because
+    /// another selection has been requested since, or the recording is still being read.
     ///
     /// # Errors
     /// [`Error::Attribution`].
@@ -191,7 +192,7 @@ impl Opened {
         Ok(is_wanted)
     }
 
-    /// Chunks that have accesses of some ticks.
+    /// Chunks with accesses in some ticks.
     fn chunks_of(&self, whole: &Stage, ticks: &Range<u32>) -> Vec<usize> {
         let known = whole.parts.read.chunks.iter().enumerate();
         let has = |of: &Range<u32>| of.start < ticks.end && ticks.start < of.end;
@@ -201,8 +202,8 @@ impl Opened {
             .collect()
     }
 
-    /// What is in some ticks, of a recording all of which is known: sums of the runs that lie inside, and what is read of
-    /// the other chunks.
+    /// Exact result for some ticks of a completely read recording: the sums of the runs within the ticks, and the other
+    /// chunks, which are read.
     fn exact_pass(&self, whole: &Stage, ticks: &Range<u32>) -> Result<ChunkPass, Error> {
         let known = &whole.parts.read;
         let is_inside = |chunk: usize| is_within(&known.chunks[chunk].ticks, ticks);
@@ -229,9 +230,10 @@ impl Opened {
         Ok(pass)
     }
 
-    /// Hands over the accesses of a stage, which is of a selection or of all of the time, in several threads: each adds up
-    /// its own. Returns what they found, in no order, and the share of the accesses that it is of, 0 to 1. Of a sample's
-    /// stage and of large recordings as a whole it is the sample; chunks that can't be read have none, as everywhere.
+    /// Passes the accesses of a stage, for a selection or for all of the time, to `add` in several threads; each thread
+    /// has a result of its own. Returns the results in no particular order, and the share of the accesses that they
+    /// represent, 0 to 1. The accesses are from the sample if the stage is from the sample, and for all of the time of
+    /// a large recording. Chunks that can't be read are skipped.
     pub(crate) fn add_up<T: Default + Send>(
         &self,
         stage: &Stage,
@@ -265,7 +267,7 @@ impl Opened {
             while let Some(&chunk) = chosen.chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let known = whole.parts.read.chunks.get(chunk);
                 let is_inside = known.is_some_and(|known| is_within(&known.ticks, &chosen.ticks));
-                // Times are needed only where they decide.
+                // Chunks at the ends need times, because only some of their accesses lie within the ticks.
                 let columns = ColumnSelection {
                     time_ns: columns.time_ns || !is_inside,
                     ..columns

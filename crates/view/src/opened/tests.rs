@@ -16,7 +16,7 @@ const CHUNKS: u64 = 6;
 const ADDRESS: u64 = 0x7f00_0000_0000;
 const BYTES: u64 = 1 << 24;
 
-/// Two threads; the second one's half of an object begins in its middle.
+/// Address of an access. Two threads use one half of the object each.
 fn address(number: u64) -> u64 {
     let half = number % 2 * (BYTES / 2);
     ADDRESS + half + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (BYTES / 2)
@@ -72,7 +72,7 @@ fn open(folder: &Path) -> Opened {
     Opened::sampled(folder, 0, ROWS).expect("a recording")
 }
 
-/// Accesses of the object's second half in the second half of the time, by thread.
+/// Accesses, by thread, to the second half of the object in the second half of the time.
 fn quarter(opened: &Opened) -> Vec<f64> {
     let stage = opened.stage();
     let asked = Frame {
@@ -118,7 +118,7 @@ fn a_sample_first_then_all_then_at_once() {
     );
     assert_eq!(quarter(&second), [0.0, all]);
 
-    // What was cut short or is of another recording is made again.
+    // Files that are truncated or belong to another recording are replaced.
     let index = fs::read(folder.join("view/index.bin")).expect("an index");
     fs::write(folder.join("view/index.bin"), &index[..index.len() - 1]).expect("written");
     assert!(open(&folder).stage().store_share < 1.0);
@@ -137,12 +137,12 @@ fn points_that_came_with_a_recording_are_not_believed() {
     let points = folder.join("view/points.bin");
     let bytes = fs::read(&points).expect("points");
 
-    // As an archive is unpacked: by this user, byte for byte.
+    // The file is unpacked from an archive: by this user, byte for byte.
     fs::remove_file(&points).expect("removed");
     fs::write(&points, &bytes).expect("written");
     assert!(open(&folder).stage().store_share < 1.0);
 
-    // Changed in place, in a folder that leads elsewhere nothing is written.
+    // A file that was changed in place is not believed. A folder that is a link is not written to.
     open(&folder).read_all().expect("room");
     fs::write(&points, vec![0; bytes.len()]).expect("written");
     assert!(open(&folder).stage().store_share < 1.0);
@@ -179,9 +179,9 @@ fn without_room_beside_the_recording_pictures_go_with_the_process() {
     assert!(missing.contains("can't be written to"), "{missing}");
 }
 
-/// Accesses by thread, as attribution has them of a selection.
+/// Accesses of a selection by thread, from attribution.
 fn selected(opened: &Opened, selection: (u64, u64)) -> Vec<f64> {
-    // A sample first, marked as one.
+    // The first result may be from a sample, and then says so.
     let sampled = opened.stage_of(Some(selection)).expect("found");
     let is_known = sampled.share >= 1.0;
     assert!(opened.read_exactly(selection).expect("read"));
@@ -209,7 +209,7 @@ fn a_selection_of_time_has_what_is_in_its_window() {
         columns: 1,
         rows: 1,
     };
-    // Within a chunk, over the edge of two, and a single tick.
+    // Selections within a chunk, across two chunks, and of a single tick.
     for (from_ns, to_ns) in [(1_000_000, 2_500_500), (200_000_000, 900_000_000), (0, 1)] {
         let frame = Frame {
             from_ns,
@@ -229,7 +229,7 @@ fn a_selection_of_time_has_what_is_in_its_window() {
             .count();
         assert_eq!(value.samples, expected as u64);
     }
-    // Asked again, it is not read again; all of the time is what was read first.
+    // A repeated request does not read again, and all of the time is the result of the first reading.
     let [first, again] = [(); 2].map(|()| opened.stage_of(Some((5, 50_000))).expect("read"));
     assert!(Arc::ptr_eq(&first, &again));
     assert!(Arc::ptr_eq(

@@ -10,18 +10,18 @@ use crate::point::ColourBy;
 /// Accesses over time, by colour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverTime {
-    /// What it shows; one row.
+    /// Frame of the series, with one row.
     pub frame: Frame,
     /// Number of colours.
     pub slots: usize,
     /// Accesses, `[column][slot]`.
     pub sums: Vec<f64>,
-    /// From the sums, whose bins are coarser than the points.
+    /// Was the series made from the sums, whose bins are coarser than the points?
     pub coarse: bool,
 }
 
 impl OverTime {
-    /// The time of the window `asked`, over all of its addresses.
+    /// Series over the time of the window `asked`, for all of its addresses.
     ///
     /// # Errors
     /// Errors of the files behind the sources.

@@ -6,7 +6,7 @@ use crate::point::tests::{point, scale};
 use crate::store::Builder;
 
 proptest! {
-    /// Against brute force: every access of the window is in the bin that it belongs to.
+    /// Compares with brute force: every access of the window is in its bin.
     #[test]
     fn bins_against_brute_force(
         points in prop::collection::vec((0..5000u32, 0..3000u32, 0..4u16), 1..200),

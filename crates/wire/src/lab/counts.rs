@@ -1,4 +1,4 @@
-//! What the tracer counted in the lab.
+//! Counts of the tracer in the lab: a text file.
 //!
 //! ```text
 //! nearpage lab counts 1
@@ -11,7 +11,7 @@
 
 use core::fmt;
 
-/// First line of what was counted.
+/// First line of a file of counts.
 pub const COUNTS_FIRST_LINE: &str = "nearpage lab counts 1";
 
 macro_rules! counts {
@@ -26,7 +26,7 @@ macro_rules! counts {
             /// All counts, in the order of the file.
             pub const ALL: &[Self] = &[$(Self::$count,)*];
 
-            /// The name that files have for it.
+            /// Name of the count in files.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$count => $name,)*
@@ -43,42 +43,42 @@ counts! {
     BeganNs = "began_ns",
     /// The host's time between the same marks.
     HostNs = "host_ns",
-    /// Instructions executed by all CPUs; the rest of a block that a fault cut short counts, too.
+    /// Instructions executed by all CPUs; blocks that a fault cut short count as a whole.
     Instructions = "instructions",
-    /// Instructions of the kernel, which are in [`Self::Instructions`], too.
+    /// Instructions of the kernel, which [`Self::Instructions`] includes.
     KernelInstructions = "kernel_instructions",
     /// Loads.
     Loads = "loads",
     /// Stores.
     Stores = "stores",
-    /// What a second-level cache served.
+    /// References that a second-level cache served.
     L2Hits = "l2_hits",
-    /// What a last-level cache served.
+    /// References that a last-level cache served.
     L3Hits = "l3_hits",
     /// Misses that another CPU's cache served.
     OtherCacheServed = "other_cache_served",
-    /// Stores to a line that others had, too.
+    /// Stores to a line that other caches had, too.
     Upgrades = "upgrades",
-    /// Misses of the kernel, which count among all misses, too.
+    /// Misses of the kernel, which the count of all misses includes.
     KernelMisses = "kernel_misses",
-    /// Of all misses, those of page walks.
+    /// Misses of page walks, which the count of all misses includes.
     WalkMisses = "walk_misses",
     /// Lines written back to memory.
     WriteBacks = "write_backs",
     /// Misses of all TLBs.
     TlbMisses = "tlb_misses",
-    /// What hits of the second and the third level took.
+    /// Time that hits of the second and the third level took.
     HitFs = "hit_fs",
-    /// What misses of all TLBs took, without what their page walks waited for.
+    /// Time that misses of all TLBs took, without the waits of page walks.
     TlbFs = "tlb_fs",
-    /// What page walks waited for.
+    /// Time that page walks waited.
     WalkFs = "walk_fs",
     /// References to devices, which take no time of their own.
     DeviceReferences = "device_references",
 }
 
 impl LabCount {
-    /// How many there are.
+    /// Number of counts.
     pub const COUNT: usize = Self::ALL.len();
 }
 
@@ -87,48 +87,48 @@ impl LabCount {
 pub enum LabLine {
     /// A count of the whole machine.
     Count(LabCount, u64),
-    /// Misses from one node's CPUs to another's memory.
+    /// Misses from the CPUs of one node to the memory of a node.
     Misses {
         /// Node of the CPUs.
         cpu: usize,
         /// Node of the memory.
         memory: usize,
-        /// How many.
+        /// Number of misses.
         misses: u64,
-        /// What CPUs waited for them.
+        /// Time that CPUs waited for the misses.
         stall_fs: u64,
         /// Part of the stall that CPUs waited behind other requests.
         queue_fs: u64,
     },
     /// A memory controller.
     Controller {
-        /// Its node.
+        /// Node of the controller.
         node: usize,
-        /// Requests.
+        /// Number of requests.
         requests: u64,
-        /// Time that it served.
+        /// Time that the controller was busy.
         busy_fs: u64,
     },
     /// A link in one direction.
     Link {
-        /// Its number in the setup.
+        /// Number of the link in the setup.
         link: usize,
-        /// Requests.
+        /// Number of requests.
         requests: u64,
-        /// Time that it served.
+        /// Time that the link was busy.
         busy_fs: u64,
     },
     /// A block of the kernel. An address may have several lines.
     Kernel {
-        /// Its first instruction.
+        /// Address of the block's first instruction.
         address: u64,
-        /// What its instructions and their stalls took, of all CPUs.
+        /// Time of the block's instructions and their stalls, on all CPUs.
         time_fs: u64,
     },
 }
 
 impl LabLine {
-    /// Reads a line after the first; `None` where it is no such line.
+    /// Parses a line after the first; `None` if the line is invalid.
     pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let name = words.next()?;

@@ -1,12 +1,11 @@
-//! What the tracer is told for the lab ([`LabSetup`]), and what it counted there ([`LabLine`]): text files of one
-//! setting or count a line, a name and its numbers. Caches, TLBs and CPUs are in the [tracer's
-//! setup](crate::tracer_setup).
+//! Setup of the tracer for the lab ([`LabSetup`]), and its counts there ([`LabLine`]): text files with a setting or
+//! count per line, a name and its numbers. Caches, TLBs and CPUs are in the [tracer's setup](crate::tracer_setup).
 //!
 //! ```text
 //! nearpage lab setup 1
-//! instruction_fs 434783        what an instruction takes where nothing misses
+//! instruction_fs 434783        time of an instruction that does not miss
 //! quantum_ns 1000              how far a CPU may be ahead of another in guest time
-//! pause_ns 40                  what the instruction `pause` takes
+//! pause_ns 40                  time of the instruction `pause`
 //! hit_fs 5778000 15110000      hits of the second and the third level
 //! tlb_miss_fs 0
 //! latency_fs 87000000 …        for each CPU's node, for each memory's node
@@ -15,12 +14,12 @@
 //! link_fs 16000000 …           service of a line by each link; may be empty
 //! routes - 0 2 0,2 …           links from the memory to the CPU, in the order of latency_fs; -: none
 //! memory_bytes 536870912 …     of each node, in the order of the emulator's memory backends
-//! begin_marks 1                nothing takes longer than its instructions before so many begin marks
-//! warm_up_instructions 0       of all CPUs, from there on until they are counted
+//! begin_marks 1                begin marks before which nothing takes longer than its instructions
+//! warm_up_instructions 0       instructions of all CPUs from there until counting begins
 //! stop_booted 0                1: the guest stops for good where it says that it has booted
 //! ```
 //!
-//! Each line comes once, in any order but for the first.
+//! Each line comes once. The first line comes first, the others in any order.
 
 mod counts;
 
@@ -31,7 +30,7 @@ pub use counts::{COUNTS_FIRST_LINE, LabCount, LabLine};
 
 /// First line of a lab's setup.
 pub const SETUP_FIRST_LINE: &str = "nearpage lab setup 1";
-/// Longest time that an instruction may take, and the shortest.
+/// Shortest and longest time that an instruction may take.
 const INSTRUCTION_FS: core::ops::RangeInclusive<u64> = 10_000..=1_000_000_000;
 
 /// Numbers, separated by spaces.
@@ -67,45 +66,45 @@ impl<'a> Routes<'a> {
     }
 }
 
-/// What the tracer is told for the lab.
+/// Setup of the tracer for the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabSetup<'a> {
-    /// What an instruction takes where nothing misses.
+    /// Time of an instruction that does not miss.
     pub instruction_fs: u64,
     /// How far a CPU may be ahead of another in guest time.
     pub quantum_ns: u64,
-    /// What the instruction `pause` takes.
+    /// Time of the instruction `pause`.
     pub pause_ns: u64,
-    /// Hits of the second and the third level.
+    /// Times of hits of the second and the third level.
     pub hit_fs: [u64; 2],
-    /// A miss of all TLBs.
+    /// Time of a miss of all TLBs.
     pub tlb_miss_fs: u64,
-    /// For each CPU's node, for each memory's node.
+    /// Latency for each CPU's node and each memory's node.
     pub latency_fs: Numbers<'a>,
-    /// Service of a line by a memory controller; 0: no limit.
+    /// Time in which a memory controller serves a line; 0 for no limit.
     pub controller_fs: u64,
-    /// Service of a request by a directory.
+    /// Time in which a directory serves a request.
     pub directory_fs: u64,
-    /// Service of a line by each link.
+    /// Time in which each link serves a line.
     pub link_fs: Numbers<'a>,
     /// Links from the memory to the CPU, in the order of `latency_fs`.
     pub routes: Routes<'a>,
     /// Bytes of each node's memory.
     pub memory_bytes: Numbers<'a>,
-    /// Nothing takes longer than its instructions before so many begin marks.
+    /// Number of begin marks before which nothing takes longer than its instructions.
     pub begin_marks: u64,
-    /// Instructions of all CPUs from there on until they are counted.
+    /// Instructions of all CPUs from there until counting begins.
     pub warm_up_instructions: u64,
-    /// The guest stops for good where it says that it has booted.
+    /// Whether the guest stops for good where it says that it has booted.
     pub stop_booted: bool,
 }
 
-/// What is wrong with a lab's setup.
+/// A fault in a lab's setup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabSetupError<'a> {
-    /// It does not begin with [`SETUP_FIRST_LINE`].
+    /// The text does not begin with [`SETUP_FIRST_LINE`].
     NoSetup,
-    /// A line has an unknown name, or numbers that cannot be.
+    /// A line has an unknown name, or invalid numbers.
     Line(&'a str),
     /// A setting is missing, or does not fit the number of nodes or links.
     Setting(&'static str),
@@ -123,7 +122,7 @@ impl fmt::Display for LabSetupError<'_> {
 
 impl core::error::Error for LabSetupError<'_> {}
 
-/// Settings by their place in this list.
+/// Names of the settings.
 const NAMES: [&str; 14] = [
     "instruction_fs",
     "quantum_ns",
@@ -145,7 +144,7 @@ impl<'a> LabSetup<'a> {
     /// Reads a setup.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first fault.
     pub fn parse(text: &'a str) -> Result<Self, LabSetupError<'a>> {
         let mut lines = text.lines();
         if lines.next() != Some(SETUP_FIRST_LINE) {
@@ -193,15 +192,15 @@ impl<'a> LabSetup<'a> {
         Ok(setup)
     }
 
-    /// Nodes of the machine.
+    /// Number of nodes of the machine.
     pub fn nodes(&self) -> usize {
         self.memory_bytes.iter().count()
     }
 
-    /// Do the figures fit together?
+    /// Checks that the figures fit together.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first setting that does not fit.
     pub fn check(&self) -> Result<(), LabSetupError<'a>> {
         let nodes = self.nodes();
         let links = self.link_fs.iter().count();

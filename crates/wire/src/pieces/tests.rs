@@ -201,8 +201,8 @@ proptest! {
         }
     }
 
-    /// Pieces tile the object's pages exactly, whole pages each, neighbours differ, and a limit
-    /// is kept with the same pages covered.
+    /// Pieces cover the object's pages exactly, in whole pages, and neighbours differ. A limited number of pieces covers
+    /// the same pages.
     #[test]
     fn pieces_tile_the_object(
         shape in 0u8..7,
@@ -235,7 +235,7 @@ proptest! {
         let (fitted, lost) = exact.at_most(limit);
         prop_assert!(fitted.count_up_to(limit + 1) <= limit);
         prop_assert_eq!(lost == 0, exact.count_up_to(limit + 1) <= limit || matches!(pattern, Pattern::Weighted(_)));
-        // A part has the pieces of the whole.
+        // A part has the pieces of the whole, cut at the part's ends.
         if let Some((start, end)) = extent.pages().filter(|_| exact.count_up_to(1) > 0) {
             let at = |share: u64| start + (end - start) / PAGE * (share % 9) as usize / 8 * PAGE;
             let (from, to) = (at(block).min(at(limit)), at(block).max(at(limit)));

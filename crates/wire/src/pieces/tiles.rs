@@ -1,18 +1,18 @@
 //! Tiles of an array of rows: pieces are the columns of one row after the other.
 
-/// An array of rows, of which shares of the rows are divided into columns.
+/// An array of rows. The rows are divided into shares, and each row into columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles<'plan> {
-    /// Nodes of the tiles, those of one share of the rows after those of the share before.
+    /// Nodes of the tiles: those of the first share of the rows, then those of the next share, and so on.
     pub nodes: &'plan [u16],
-    /// Tiles in a row: at least one, and all of `nodes` are a multiple of them.
+    /// Number of tiles in a row: at least one, and a divisor of the number of `nodes`.
     pub columns: u32,
     /// Bytes of a row, at least one.
     pub row_bytes: u64,
 }
 
 impl Tiles<'_> {
-    /// Offset of the end of a piece; piece by piece the columns of one row after the other.
+    /// Offset of the end of a piece; pieces are the columns of one row after the other.
     pub(super) fn end(&self, piece: u64) -> u128 {
         let columns = u128::from(self.columns);
         let (row, column) = (u128::from(piece) / columns, u128::from(piece) % columns);
@@ -20,7 +20,7 @@ impl Tiles<'_> {
         row * row_bytes + row_bytes * (column + 1) / columns
     }
 
-    /// The node of a piece of an object of so many bytes.
+    /// Node of a piece of an object with `size_bytes` bytes.
     pub(super) fn node(&self, piece: u64, size_bytes: usize) -> u16 {
         let columns = u64::from(self.columns);
         let shares = (self.nodes.len() as u64 / columns).max(1);

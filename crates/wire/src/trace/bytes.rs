@@ -1,6 +1,6 @@
-//! Numbers as bytes.
+//! Reads and writes numbers as bytes.
 
-/// Writes as long as there is room; `at` goes on counting.
+/// Writes bytes as long as there is room; `at` counts all bytes, written or not.
 pub struct Output<'a> {
     pub bytes: &'a mut [u8],
     pub at: usize,
@@ -93,14 +93,14 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Small numbers of either sign as small numbers.
+/// Maps small numbers of either sign to small unsigned numbers.
 #[inline]
 pub fn zigzag(difference: u64) -> u64 {
     let difference = difference as i64;
     (difference << 1 ^ difference >> 63) as u64
 }
 
-/// Turns what [`zigzag`] made back.
+/// Inverse of [`zigzag`].
 #[inline]
 pub fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()

@@ -9,9 +9,9 @@ const ROWS: usize = 512;
 #[derive(Clone, Copy)]
 struct Row {
     last_address: u64,
-    /// Stride between the last two references. It predicts the next one once it has come twice.
+    /// Difference of the last two addresses. It predicts the next address once it has come twice.
     stride: i32,
-    /// Instructions since the record before, and in bit 31 whether the stride has come twice.
+    /// Instructions since the record before; bit 31 tells whether the stride has come twice.
     since: u32,
 }
 
@@ -23,7 +23,7 @@ struct Predictors {
     rows: [Row; ROWS],
     /// Instruction of the record before.
     instruction: u64,
-    /// Where the instruction's successor is stored.
+    /// Row in which the successor of `instruction` is stored.
     place: usize,
 }
 
@@ -72,7 +72,7 @@ impl Predictors {
     }
 }
 
-/// Turns a thread's records into bytes: one per frame.
+/// Turns a thread's records into bytes. A frame needs an encoder of its own.
 ///
 /// ```
 /// use nearpage_wire::trace::{Decoder, Encoder, RECORD_BYTES_MAX, Record};
@@ -103,14 +103,13 @@ impl Encoder {
         }
     }
 
-    /// Forgets everything: a new frame begins.
+    /// Forgets all records, as a new frame begins.
     pub fn restart(&mut self) {
         self.predictors = Predictors::new();
     }
 
-    /// Puts a record, `since` instructions after the thread's previous one, at the beginning of
-    /// `out`. Returns its bytes; 0, and nothing is learnt, if `out` is shorter than
-    /// [`RECORD_BYTES_MAX`].
+    /// Puts a record, `since` instructions after the thread's previous record, at the beginning of `out`. Returns the
+    /// number of bytes. If `out` is shorter than [`RECORD_BYTES_MAX`], returns 0 and learns nothing.
     #[inline]
     pub fn encode(&mut self, out: &mut [u8], since: u64, record: &Record) -> usize {
         if let Record::Reference(reference) = record {
@@ -124,7 +123,7 @@ impl Encoder {
         out.at
     }
 
-    /// Encodes a reference.
+    /// Like [`Self::encode`], for a reference.
     #[inline]
     pub fn encode_reference(&mut self, out: &mut [u8], since: u64, reference: &Reference) -> usize {
         let Some(out) = out.first_chunk_mut() else {
@@ -224,7 +223,7 @@ impl Encoder {
     }
 }
 
-/// The records of a frame, each with the instructions since the one before it. Ends at damage.
+/// Decodes the records of a frame, each with the instructions since the record before. Ends at damage.
 pub struct Decoder<'a> {
     input: Input<'a>,
     predictors: Predictors,
@@ -369,7 +368,7 @@ impl Iterator for Decoder<'_> {
     }
 }
 
-/// Room for one record, whose length keeps indices in it.
+/// Room for one record, whose fixed length keeps indices in bounds.
 struct Room<'a> {
     bytes: &'a mut [u8; RECORD_BYTES_MAX],
     at: usize,
@@ -382,10 +381,10 @@ impl Room<'_> {
         self.at += 1;
     }
 
-    /// The lowest `count` bytes.
+    /// Appends the lowest `count` bytes.
     #[inline]
     fn bytes(&mut self, bytes: u64, count: usize) {
-        // The limit is never reached: it lets the compiler leave out a check of the index.
+        // The limit is never reached, but it lets the compiler leave out a check of the index.
         let at = self.at.min(RECORD_BYTES_MAX - 8);
         if let Some(room) = self.bytes[at..].first_chunk_mut() {
             *room = bytes.to_le_bytes();
@@ -408,7 +407,7 @@ impl Room<'_> {
         self.byte(value as u8);
     }
 
-    /// A varint below [`SHORT`], or nothing.
+    /// Appends a varint below [`SHORT`], or nothing.
     #[inline]
     fn short(&mut self, value: u64, nothing: bool) {
         // Up to four groups of seven bits, each moved to a byte of its own at once.
@@ -438,5 +437,5 @@ impl Room<'_> {
     }
 }
 
-/// A varint of at most four bytes is below this.
+/// Varints of at most four bytes are below this value.
 const SHORT: u64 = 1 << 28;

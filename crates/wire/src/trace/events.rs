@@ -1,9 +1,9 @@
-//! What happens outside the threads' streams of references.
+//! Events outside of the threads' streams of references.
 
 use super::Damaged;
 use super::bytes::{Input, Output};
 
-/// What is counted over a process; the order in a Counters event.
+/// Counts over a process, in the order of a Counters event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 #[allow(missing_docs)]
@@ -21,25 +21,25 @@ pub enum Counter {
     OtherCacheServed,
     Upgrades,
     WriteBacks,
-    /// Copies in other CPUs' caches that a store took away.
+    /// Copies in other CPUs' caches that a store invalidated.
     Invalidations,
     DataTlbMisses,
     FetchTlbMisses,
-    /// First-level TLB misses that the second level served: no record says so.
+    /// First-level TLB misses that the second level served; they have no records.
     SecondTlbHits,
     FirstTouches,
     Samples,
     Records,
     /// Records that could not be written (a full disk).
     RecordsDropped,
-    /// Times that a thread was left out of the lockstep because it slept where nobody knew why.
+    /// Times that a thread was left out of the lockstep because it slept for an unknown reason.
     LeftLockstep,
-    /// Quanta in which a thread ran one small loop without a store to the end: it spun.
+    /// Quanta in which a thread ran nothing but one small loop without a store: it spun.
     SpunQuanta,
-    /// Programs started by `exec`: attempts, failed ones too.
+    /// Attempts to start a program by `exec`, including failed ones.
     Execs,
     Forks,
-    /// Programs that `exec` was to begin and that could not be traced.
+    /// Programs that `exec` was to start and that could not be traced.
     UntracedPrograms,
     /// The kernel's part of the first three counters, in traces of a whole system.
     KernelInstructions,
@@ -49,7 +49,7 @@ pub enum Counter {
     DeviceReferences,
 }
 
-/// How many [`Counter`]s there are.
+/// Number of [`Counter`]s.
 pub const COUNTERS: usize = Counter::DeviceReferences as usize + 1;
 
 /// Something outside a thread's stream of references.
@@ -59,15 +59,15 @@ pub enum Event<'a> {
     ThreadStart {
         /// Order of creation in the process, from 0. A creation that failed leaves a gap.
         thread: u32,
-        /// Its thread id.
+        /// Thread id.
         tid: u32,
-        /// Position of its CPU among the setup's.
+        /// Position of the thread's CPU among the setup's.
         cpu: u32,
-        /// Signal that let it start; 0 for a process's first.
+        /// Signal that let the thread start; 0 for a process's first thread.
         started_by: u64,
         /// In instructions.
         virtual_time: u64,
-        /// Address at which its code began; 0: unknown.
+        /// Address at which the thread's code began; 0 if unknown.
         start_routine: u64,
     },
     /// A thread ended.
@@ -76,14 +76,14 @@ pub enum Event<'a> {
         thread: u32,
         /// In instructions.
         virtual_time: u64,
-        /// Instructions that it ran.
+        /// Instructions that the thread ran.
         instructions: u64,
     },
-    /// Memory was mapped; over what was there before.
+    /// Memory was mapped, and replaced earlier mappings there.
     Map {
         /// `PROT_…`.
         protection: u32,
-        /// `MAP_…` of the call; of initial mappings `MAP_SHARED` or `MAP_PRIVATE` alone.
+        /// `MAP_…` of the call; initial mappings have `MAP_SHARED` or `MAP_PRIVATE` alone.
         flags: u32,
         /// In instructions.
         virtual_time: u64,
@@ -93,11 +93,11 @@ pub enum Event<'a> {
         length: u64,
         /// Offset in the file.
         offset: u64,
-        /// Device of the file (`st_dev`); 0, with the inode: no file.
+        /// Device of the file (`st_dev`); 0, as is the inode, if there is no file.
         device: u64,
         /// Inode of the file.
         inode: u64,
-        /// Path of the file, or as in a maps file.
+        /// Path of the file, or text as in a maps file.
         path: &'a [u8],
     },
     /// Memory was unmapped.
@@ -109,30 +109,30 @@ pub enum Event<'a> {
         /// Bytes.
         length: u64,
     },
-    /// The thread asked to run another program; if nothing follows it did.
+    /// The thread asked to run another program. If nothing follows, the other program runs.
     Exec {
         /// In instructions.
         virtual_time: u64,
     },
     /// The process forked.
     Fork {
-        /// The child.
+        /// Process id of the child.
         child: u32,
         /// In instructions.
         virtual_time: u64,
     },
-    /// Totals at the end; those that the writer did not know yet are 0.
+    /// Totals at the end; counters that the writer did not know yet are 0.
     Counters([u64; COUNTERS]),
 }
 
 /// Longest path kept of a mapping, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
-/// No event takes more bytes.
+/// Upper bound of the bytes of an event.
 pub const EVENT_BYTES_MAX: usize = PATH_BYTES_MAX + 128;
 
 impl<'a> Event<'a> {
-    /// Puts the event at the beginning of `out`; returns its bytes, 0 if there is no room. Of a
-    /// path, [`PATH_BYTES_MAX`] bytes are kept.
+    /// Puts the event at the beginning of `out`. Returns the number of bytes, or 0 if there is no room. Paths are cut
+    /// to [`PATH_BYTES_MAX`] bytes.
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut out = Output::new(out);
         match *self {
@@ -249,7 +249,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The events of a frame. Ends at damage.
+/// Decodes the events of a frame. Ends at damage.
 pub struct Events<'a> {
     input: Input<'a>,
 }

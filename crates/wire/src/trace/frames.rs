@@ -1,14 +1,14 @@
-//! The file's header, frames, and what of them outlives a process that is killed.
+//! The file's header, its frames, and the parts of them that outlive a process that is killed.
 
 use super::COUNTERS;
 use super::bytes::{Input, Output};
 use crate::checksum::crc32;
 
-/// First eight bytes of a trace; the last is the version, of which a whole system's has the next.
+/// First eight bytes of a trace; the last is the version. Other kinds of traces have the next versions.
 pub const FILE_MAGIC: [u8; 8] = *b"NPTRACE\x01";
 /// First eight bytes of a trace of a whole system.
 pub const SYSTEM_MAGIC: [u8; 8] = *b"NPTRACE\x02";
-/// First eight bytes of a trace of a program whose misses say what they depend on.
+/// First eight bytes of a trace of a program whose misses state on which misses they depend.
 pub const DEPENDENCES_MAGIC: [u8; 8] = *b"NPTRACE\x03";
 /// Bytes of the file's header.
 pub const FILE_HEADER_BYTES: usize = 64;
@@ -16,33 +16,33 @@ pub const FILE_HEADER_BYTES: usize = 64;
 pub const FRAME_MAGIC: [u8; 4] = *b"NPFT";
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 40;
-/// Where, in a frame, `records` and `payload_bytes` are: the low and the high half of one word.
+/// Offset in a frame of the word with `records` in the low half and `payload_bytes` in the high half.
 pub const FRAME_COUNTS_OFFSET: usize = 16;
 /// Largest payload that a writer makes; a header that claims more is damaged.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
-/// No record takes more bytes.
+/// Upper bound of the bytes of a record.
 pub const RECORD_BYTES_MAX: usize = 64;
 
 /// The file's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// Bytes of a page.
     pub page_bytes: u32,
     /// Bytes of a cache line.
     pub line_bytes: u32,
-    /// Mean number of references between two samples; 0: none are taken.
+    /// Mean number of references between two samples; 0 for no samples.
     pub sample_period: u32,
     /// CLOCK_MONOTONIC at which the image began.
     pub start_ns: u64,
-    /// Instructions that threads advance together.
+    /// Instructions of a quantum, in which threads advance together.
     pub quantum: u32,
-    /// Process that forked this one; 0: none that was traced.
+    /// Process that forked this one; 0 if no traced process did.
     pub parent_pid: u32,
-    /// The trace is of a whole system rather than of a program.
+    /// Whether the trace is of a whole system rather than of a program.
     pub whole_system: bool,
-    /// Misses say which others they depend on; a whole system's don't.
+    /// Whether misses state on which misses they depend; never in traces of a whole system.
     pub dependences: bool,
 }
 
@@ -66,7 +66,7 @@ impl FileHeader {
         bytes
     }
 
-    /// Reads the header that `bytes` begin with; `None`: it is no trace of this version.
+    /// Parses the header at the beginning of `bytes`; `None` if they are no trace of this version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut input = Input { bytes };
         let magic = input.take(8)?;
@@ -92,7 +92,7 @@ impl FileHeader {
     }
 }
 
-/// What a frame's payload is.
+/// Kind of a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FrameKind {
@@ -105,7 +105,7 @@ pub enum FrameKind {
 /// A frame's header, without magic and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What follows.
+    /// Kind of the payload.
     pub kind: FrameKind,
     /// Thread, by order of creation in the process.
     pub thread: u32,
@@ -113,16 +113,15 @@ pub struct FrameHeader {
     pub records: u32,
     /// Bytes after the header.
     pub payload_bytes: u32,
-    /// Virtual time, in instructions, that the first record counts its instructions from.
+    /// Virtual time from which the first record counts its instructions, in instructions.
     pub virtual_time: u64,
-    /// CLOCK_MONOTONIC of that moment.
+    /// CLOCK_MONOTONIC at `virtual_time`.
     pub time_ns: u64,
 }
 
 impl FrameHeader {
-    /// Writes header and checksum in front of the payload: `frame` is the header's room and the
-    /// payload, of which `payload_bytes` is taken from its length. A frame too short for a header
-    /// is left alone.
+    /// Writes header and checksum in front of the payload. `frame` is room for the header, and the payload, whose
+    /// length becomes `payload_bytes`. A frame too short for a header is left alone.
     pub fn seal(&self, frame: &mut [u8]) {
         let Some(payload_bytes) = frame.len().checked_sub(FRAME_HEADER_BYTES) else {
             return;
@@ -136,7 +135,7 @@ impl FrameHeader {
         .u32(sum);
     }
 
-    /// Writes the header, its checksum 0, over the beginning of an unfinished frame.
+    /// Writes the header, with a checksum of 0, over the beginning of an unfinished frame.
     pub fn begin(&self, frame: &mut [u8]) {
         self.write(&mut Output::new(frame), self.payload_bytes);
     }
@@ -152,8 +151,8 @@ impl FrameHeader {
         out.u64(self.time_ns);
     }
 
-    /// Reads the frame's header that `bytes` begin with; `None`: there is none, whole and sane.
-    /// The checksum is [`Self::intact`]'s.
+    /// Parses the frame's header at the beginning of `bytes`; `None` if there is no complete and valid header.
+    /// [`Self::intact`] checks the checksum.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut input = Input { bytes };
         if input.take(4)? != FRAME_MAGIC {
@@ -172,13 +171,13 @@ impl FrameHeader {
             virtual_time: input.u64()?,
             time_ns: input.u64()?,
         };
-        // A record or an event takes a byte at least.
+        // A record or an event takes at least one byte.
         let sane = header.payload_bytes as usize <= PAYLOAD_BYTES_MAX
             && header.records <= header.payload_bytes;
         sane.then_some(header)
     }
 
-    /// Are header and payload of `frame` (both, nothing else) as they were written?
+    /// Whether header and payload of `frame` (both, nothing else) are as they were written.
     pub fn intact(frame: &[u8]) -> bool {
         match frame.split_at_checked(8) {
             Some((head, rest)) => head[4..] == crc32(rest).to_le_bytes(),
@@ -187,8 +186,8 @@ impl FrameHeader {
     }
 }
 
-/// Finishes a frame that its thread did not: seals what `file`, an `.open` file, says is there, and
-/// returns it; `None`: no record is.
+/// Finishes a frame that its thread left unfinished: seals the records that `file`, an `.open` file, states, and
+/// returns the frame. `None` if there is no record.
 pub fn finish_frame(file: &mut [u8]) -> Option<&[u8]> {
     let header = FrameHeader::from_bytes(file)?;
     let bytes = FRAME_HEADER_BYTES + header.payload_bytes as usize;
@@ -201,8 +200,8 @@ pub fn finish_frame(file: &mut [u8]) -> Option<&[u8]> {
 pub const OPEN_COUNTERS_BYTES: usize = 512;
 const OPEN_COUNTERS_MAGIC: u32 = u32::from_le_bytes(*b"NPCT");
 
-/// The words that [`open_counters`] reads, to be written in this order to zeros, but for the first, which
-/// comes last.
+/// The words that [`open_counters`] reads. They are to be written to zeros in this order, except the first word, which
+/// is written last.
 pub fn open_counters_words(counters: &[u64; COUNTERS]) -> [u64; 1 + COUNTERS] {
     let mut words = [0; 1 + COUNTERS];
     words[0] = (COUNTERS as u64) << 32 | u64::from(OPEN_COUNTERS_MAGIC);
@@ -210,7 +209,7 @@ pub fn open_counters_words(counters: &[u64; COUNTERS]) -> [u64; 1 + COUNTERS] {
     words
 }
 
-/// The counters in `file`, an `.open` file; `None`: there are none.
+/// The counters in `file`, an `.open` file; `None` if there are none.
 pub fn open_counters(file: &[u8]) -> Option<[u64; COUNTERS]> {
     let at = file.len().checked_sub(OPEN_COUNTERS_BYTES)?;
     let mut input = Input { bytes: &file[at..] };

@@ -24,6 +24,6 @@ pub use self::segments::{
     BEGIN_MARK, BOOTED_MARK, COUNT_AGAIN_MARK, END_MARK, LEAVE_OUT_MARK, Segment,
 };
 
-/// A payload that no writer made.
+/// Error for a payload that no writer made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged;

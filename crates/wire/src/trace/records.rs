@@ -1,4 +1,4 @@
-//! What a thread's records say.
+//! Records of a thread.
 
 use super::Segment;
 
@@ -14,12 +14,12 @@ pub enum ReferenceKind {
     Fetch = 2,
 }
 
-/// What served a reference, or what else the caches had to do.
+/// What served a reference, or what else the caches did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Served {
-    /// First-level cache: a sample of all references, a TLB miss alone, or the first store to a page
-    /// in a while, whichever cache served that.
+    /// First-level cache: a sample of all references, a TLB miss alone, or the first store to a page in a while,
+    /// whichever cache served the store.
     L1 = 0,
     /// Second-level cache.
     L2 = 1,
@@ -31,7 +31,7 @@ pub enum Served {
     OtherCache = 4,
     /// A store to a line held shared: no data moves, the other copies are invalidated.
     Upgrade = 5,
-    /// A modified line was evicted: nobody waits for it. Its address is the line's.
+    /// A modified line was evicted; no thread waits for this. The address is the line's.
     WriteBack = 6,
 }
 
@@ -66,19 +66,19 @@ impl Served {
 /// One reference that the caches let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Virtual address; of a whole system, place in the guest's memory.
+    /// Virtual address; in a whole system, position in the guest's memory.
     pub address: u64,
-    /// Address of the instruction; of a write-back, the one whose reference evicted the line.
+    /// Address of the instruction; for a write-back, of the instruction whose reference evicted the line.
     pub instruction: u64,
     /// Load, store or fetch.
     pub kind: ReferenceKind,
-    /// What served it.
+    /// Cache or memory that served the reference.
     pub served: Served,
-    /// It missed the TLB.
+    /// Whether the reference missed the TLB.
     pub tlb_miss: bool,
-    /// It is one of the periodic sample of all references (and may be a miss as well).
+    /// Whether the reference is in the periodic sample of all references; it may be a miss as well.
     pub sampled: bool,
-    /// Made by the kernel (of a whole system; a program's own are the user's).
+    /// Whether the kernel made the reference (in a whole system; always false for a program).
     pub kernel: bool,
     /// Region of the address space (of a whole system).
     pub segment: Segment,
@@ -89,33 +89,33 @@ pub struct Reference {
 pub enum Record {
     /// A reference.
     Reference(Reference),
-    /// The process touches this page for the first time since it was mapped. Comes before the
-    /// reference, and before the begin marker too.
+    /// The process touches this page for the first time since it was mapped. The record comes before the reference, and
+    /// before the begin marker, too.
     FirstTouch {
-        /// Some address in the page.
+        /// An address in the page.
         address: u64,
-        /// The instruction.
+        /// The instruction that touches the page.
         instruction: u64,
     },
-    /// From here on other threads may go on (`futex` wake, a new thread, the end of a thread; a write
-    /// to a pipe or its closing, in any process).
+    /// Other threads may go on from here: after a `futex` wake, a new thread, the end of a thread, or, in any process,
+    /// a write to a pipe or its closing.
     Signal {
-        /// Number of the signal in the process, from 1; of a pipe, above [`PIPE_SIGNAL`].
+        /// Number of the signal in the process, from 1; signals of pipes have numbers above [`PIPE_SIGNAL`].
         sequence: u64,
-        /// The futex's address; 0 where it is none.
+        /// Address of the futex; 0 for other signals.
         address: u64,
     },
     /// The thread was blocked and goes on.
     Resume {
-        /// The signal that let it; from [`CHILD_ENDED`] on, the end of a child process; 0: something
-        /// outside (a timer, a file, a socket).
+        /// Signal that let the thread go on; from [`CHILD_ENDED`] on, the end of a child process; 0 for an outside
+        /// event (a timer, a file, a socket).
         after: u64,
-        /// The futex's address; 0 where it was none.
+        /// Address of the futex; 0 for other waits.
         address: u64,
         /// Virtual time spent blocked, in instructions.
         waited_instructions: u64,
     },
-    /// The clock was read: ties virtual time to CLOCK_MONOTONIC.
+    /// The thread read the clock, which ties virtual time to CLOCK_MONOTONIC.
     Clock {
         /// CLOCK_MONOTONIC.
         time_ns: u64,
@@ -127,13 +127,13 @@ pub enum Record {
     },
     /// `nearpage_begin` (true) or `nearpage_end`.
     Mark {
-        /// Begin or end.
+        /// `true` for begin, `false` for end.
         begin: bool,
     },
-    /// The address of the reference that comes next comes from data that a miss of the thread fetched: a
-    /// processor can't ask for the one before it has the other.
+    /// The address of the next reference comes from data that an earlier miss of the thread fetched, so a processor
+    /// can't issue the reference before the miss completes.
     Depends {
-        /// Instructions since that miss.
+        /// Instructions since the earlier miss.
         on: u64,
     },
     /// Another thread had the CPU meanwhile.
@@ -143,21 +143,20 @@ pub enum Record {
     },
 }
 
-/// Signals that threads of other processes may wait for are numbered from here on, for all processes
-/// of the recording together; a process's own have lower numbers.
+/// Signals for which threads of other processes may wait are numbered from here on, for all processes of the recording
+/// together. Signals within a process have lower numbers.
 pub const PIPE_SIGNAL: u64 = 1 << 47;
 
-/// Beside the traces, while the program runs: what its processes tell each other of pipes.
+/// File beside the traces in which running processes tell each other about pipes.
 pub const SIGNALS_FILE: &str = "signals.shared";
 
-/// Beside the traces, once the recording is over: processes that go on begin no files there any more, and those that
-/// start from then on are not traced.
+/// File beside the traces of a recording that is over: running processes begin no more files, and processes that start
+/// later are not traced.
 pub const ENDED_FILE: &str = "ended";
 
-/// What a thread goes on after, where that is the end of a child process: this + its pid. Signals have
-/// lower numbers.
+/// Value of `after` for the end of a child process: this number + the child's pid. Signals have lower numbers.
 pub const CHILD_ENDED: u64 = 1 << 48;
 
-/// `prctl` option, of no meaning to any kernel, by which the preload library tells the tracer of
-/// `nearpage_begin` (second argument 1) and `nearpage_end` (2).
+/// `prctl` option, without a meaning to any kernel, by which the preload library tells the tracer of `nearpage_begin`
+/// (second argument 1) and `nearpage_end` (2).
 pub const MARK_OPTION: u64 = 0x4e50_4d4b;

@@ -1,30 +1,28 @@
-//! Regions of the address space of Linux on x86-64, and how a guest, and the preload library, say what is
-//! to be traced.
+//! Regions of the address space of Linux on x86-64, and marks by which a guest or the preload library says what is to
+//! be traced.
 
-/// A region of the kernel's address space, as Linux lays it out on x86-64
-/// (`Documentation/arch/x86/x86_64/mm.rst`), with tables of four levels or of five. Which one an
-/// address is in is known where the kernel was started with `nokaslr`: otherwise it moves the
-/// direct map, vmalloc and struct page elsewhere within the same range.
+/// A region of the kernel's address space, as Linux lays it out on x86-64 (`Documentation/arch/x86/x86_64/mm.rst`),
+/// with page tables of four or five levels. The region of an address is known only if the kernel was started with
+/// `nokaslr`: otherwise, the kernel moves the direct map, vmalloc and struct page elsewhere within the same range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Segment {
-    /// The lower half: programs' memory, also where the kernel copies from or to it.
+    /// The lower half: programs' memory, including copies by the kernel from or to it.
     #[default]
     User = 0,
     /// Text and static data of the kernel's image.
     KernelImage = 1,
     /// Text and data of modules.
     Modules = 2,
-    /// All memory as the kernel sees it: what its page and slab allocators hand out, the page cache,
-    /// page tables.
+    /// All memory as the kernel sees it: memory of its page and slab allocators, the page cache, page tables.
     DirectMap = 3,
     /// vmalloc and ioremap: stacks of the kernel, tables.
     Vmalloc = 4,
     /// vmemmap: `struct page`.
     PageStructs = 5,
-    /// Reached through GS: data of each CPU, which lies in the direct map or in vmalloc.
+    /// Accesses through GS: data of each CPU, which lies in the direct map or in vmalloc.
     PerCpu = 6,
-    /// The rest: entry stacks, fixed mappings.
+    /// Anything else: entry stacks, fixed mappings.
     Other = 7,
 }
 
@@ -47,7 +45,7 @@ impl Segment {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// The region of a virtual address. `gs`: the instruction names that segment register.
+    /// The region of a virtual address; `gs` tells whether the instruction names the segment register GS.
     #[inline]
     pub fn of(address: u64, gs: bool) -> Self {
         if address >> 63 == 0 {
@@ -67,7 +65,7 @@ impl Segment {
         }
     }
 
-    /// What reports call it.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -87,12 +85,13 @@ impl Segment {
 pub const BEGIN_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM1";
 /// An instruction that does nothing, by which a program in a guest says that tracing ends.
 pub const END_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM2";
-/// An instruction that does nothing, by which the preload library says that what its thread does from here on is none of the
-/// program's: a tracer leaves it out. Such stretches may lie in each other.
+/// An instruction that does nothing, by which the preload library says that the thread's next instructions are not the
+/// program's and a tracer must leave them out. Such stretches may be nested.
 pub const LEAVE_OUT_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM3";
 /// The end of such a stretch.
 pub const COUNT_AGAIN_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM4";
-/// An instruction that does nothing, by which a guest of the lab says that it has booted, and needs nothing of the host yet.
+/// An instruction that does nothing, by which a guest of the lab says that it has booted, and needs nothing of the host
+/// yet.
 pub const BOOTED_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM5";
 
 #[cfg(test)]

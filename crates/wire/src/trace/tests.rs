@@ -127,8 +127,8 @@ fn damage_ends_the_records_and_nothing_else() {
 
 #[test]
 fn a_stream_with_a_gather_takes_less_than_five_bytes_a_record() {
-    // What triad and gather let through: three streams that miss once a line, one of them
-    // written back, and a table read at random.
+    // Misses of triad and gather: three streams that miss once a line, one of them written back, and random reads of a
+    // table.
     let random = &mut Random(7);
     let mut records = Vec::new();
     let mut miss = |since, instruction, address, kind, served| {
@@ -250,7 +250,7 @@ fn an_unfinished_frame_is_finished_with_what_is_there() {
         virtual_time: 7,
         time_ns: 8,
     };
-    // The room behind what counts holds something that does not.
+    // The bytes behind the counted payload must not matter.
     let mut file = vec![0x55; 200];
     header.begin(&mut file);
     file[FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + payload.len()].copy_from_slice(&payload);

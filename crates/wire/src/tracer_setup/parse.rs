@@ -1,8 +1,8 @@
-//! A setup from its text.
+//! Parses the text of a setup.
 
 use super::{Cache, FIRST_LINE, Moves, Positions, Setup, SetupError, Tlb};
 
-/// The settings of one to three numbers.
+/// Settings with one to three numbers.
 const NAMES: [&str; 15] = [
     "page_bytes",
     "line_bytes",
@@ -21,7 +21,7 @@ const NAMES: [&str; 15] = [
     "serial",
 ];
 
-/// How many numbers a setting has.
+/// Count of a setting's numbers.
 fn numbers_of(name: &str) -> usize {
     match name {
         "l1_fetch" | "l1_data" | "l2" | "l3" => 2,
@@ -33,7 +33,7 @@ fn numbers_of(name: &str) -> usize {
 /// A line and its numbers.
 type Numbers<'a> = (&'a str, [u64; 3]);
 
-/// What the lines say, each setting at most once.
+/// Settings of the lines, each at most once.
 #[derive(Default)]
 struct Settings<'a> {
     /// In the order of [`NAMES`].
@@ -120,7 +120,7 @@ impl<'a> Setup<'a> {
     /// Reads a setup.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first fault.
     pub fn parse(text: &'a str) -> Result<Self, SetupError<'a>> {
         let mut lines = text.lines();
         if lines.next() != Some(FIRST_LINE) {

@@ -1,4 +1,4 @@
-//! Grouping, on jobs whose groups are known by construction.
+//! Tests of grouping with jobs whose groups are known by construction.
 
 use proptest::prelude::*;
 
@@ -19,16 +19,16 @@ impl Random {
         (self.unit() * bound as f64) as usize
     }
 
-    /// How many of so many samples have a property of this probability.
+    /// Number of successes in `samples` draws with this probability.
     fn of(&mut self, samples: usize, probability: f64) -> f64 {
         (0..samples).filter(|_| self.unit() < probability).count() as f64
     }
 }
 
-/// What ranks of a group do: of each object its share, remote share and pattern.
+/// Behaviour of a group's ranks: share, remote share and pattern of each object.
 type Behaviour = Vec<(f64, f64, &'static str)>;
 
-/// A rank that behaves so, as a recording of so many samples shows it.
+/// A rank with this behaviour, as seen in `samples` samples.
 fn rank(behaviour: &Behaviour, samples: usize, random: &mut Random) -> RankProfile {
     let mut profile = RankProfile::default();
     let mut rest = samples;
@@ -54,11 +54,11 @@ fn rank(behaviour: &Behaviour, samples: usize, random: &mut Random) -> RankProfi
     profile
 }
 
-/// Behaviours of which any two differ by 0.25 in a share, a remote share, or a pattern.
+/// Behaviours that differ pairwise by 0.25 in a share or remote share, or in a pattern.
 fn behaviours(count: usize, random: &mut Random) -> Vec<Behaviour> {
     let objects = 2 + random.below(6);
     let mut shares: Vec<f64> = (0..objects).map(|_| 0.2 + random.unit()).collect();
-    // Something to be remote or otherwise, in every job.
+    // Each job has an object that is large enough for its remote share to count.
     shares[0] += 0.6 * objects as f64;
     let sum: f64 = shares.iter().sum();
     let plain: Behaviour = shares
@@ -83,7 +83,7 @@ fn behaviours(count: usize, random: &mut Random) -> Vec<Behaviour> {
     (0..count).map(change).collect()
 }
 
-/// Groups as sets of positions, in order of their first.
+/// Groups as sets of positions, in order of their first positions.
 fn sets(groups: &RankGroups) -> Vec<Vec<usize>> {
     let mut sets: Vec<Vec<usize>> = groups
         .groups
@@ -94,7 +94,7 @@ fn sets(groups: &RankGroups) -> Vec<Vec<usize>> {
     sets
 }
 
-/// Is a random job grouped as it was made?
+/// Whether a random job is grouped as it was constructed.
 fn is_right(seed: u64) -> bool {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let behaviours = behaviours(1 + random.below(5), &mut random);
@@ -180,7 +180,7 @@ fn ranks_of_few_samples_are_in_no_group() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every rank is in one group or has too few samples, whatever its numbers are.
+    /// Every rank is in exactly one group or has too few samples, for any numbers.
     #[test]
     fn each_rank_is_somewhere_once(
         ranks in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! A run of a matrix, and the file that keeps what came of it.
+//! A run of a matrix, and the file that keeps its result.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use super::file::MatrixFile;
 use crate::cells::{self, Attempt};
 use crate::lab::LabOutput;
 
-/// Most that is kept of what a command prints, its end.
+/// Size limit of the kept output of a command, in bytes. The end of the output is kept.
 const OUTPUT_BYTES_MAX: usize = 4096;
-/// What makes a run. A file that was kept for another one is not taken for it.
+/// Everything that determines a run. A kept file with other values is ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -22,40 +22,39 @@ pub struct Spec {
     pub machine: String,
     /// Name of the setting.
     pub setting: String,
-    /// Where the emulator's random numbers begin.
+    /// Seed of the emulator's random numbers.
     pub seed: u32,
-    /// What is run.
+    /// Command to run, with its arguments.
     pub words: Vec<String>,
-    /// The line of shell before it.
+    /// Line of shell that runs before the command.
     pub before: Option<String>,
-    /// As `--machine`.
+    /// Machine, as `--machine` takes it.
     pub modelled: String,
-    /// As `--cpus`.
+    /// Number of CPUs, as `--cpus` takes it.
     pub cpus: Option<u32>,
     /// Memory of each node.
     pub memory_mib: u32,
-    /// The word before the seconds.
+    /// Word in the output after which the seconds stand.
     pub seconds_after: Option<String>,
 }
 
-/// What came of a run, as it is kept.
+/// Result of a run, as the file keeps it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
-    /// The run.
     run: Spec,
-    /// Why there are no seconds.
+    /// Why the run has no seconds.
     pub failed: Option<String>,
-    /// Guest seconds, of what the command says or of all of it.
+    /// Guest seconds: the number that the command printed, or the time of the whole command.
     pub seconds: Option<f64>,
-    /// What the command printed last.
+    /// End of the command's output.
     output: String,
-    /// What `lab --json` prints.
+    /// Result as `lab --json` prints it.
     pub result: Option<LabOutput>,
 }
 
 impl Spec {
-    /// As it is told.
+    /// Name of the run in messages.
     pub fn title(&self) -> String {
         format!(
             "{}, {}, {}, seed {}",
@@ -71,16 +70,16 @@ impl Spec {
         folder.join(name.replace(' ', "_"))
     }
 
-    /// The kept result of this run, if there is one.
+    /// Reads the kept result of this run; `None` without one.
     ///
     /// # Errors
-    /// A file that cannot be read, or that nearpage did not write.
+    /// The file cannot be read, or nearpage did not write it.
     pub fn kept(&self, folder: &Path) -> anyhow::Result<Option<Cell>> {
         let cell: Option<Cell> = cells::kept(&self.path(folder), "a run of a matrix")?;
         Ok(cell.filter(|cell| cell.run == *self))
     }
 
-    /// Makes this run unless another process does, and keeps the result.
+    /// Makes this run and keeps the result, unless another process makes the run.
     ///
     /// # Errors
     /// An interrupt; no emulator or machine; a folder that can't be written.
@@ -124,7 +123,7 @@ impl Spec {
         };
         let run = match run {
             Ok(run) => run,
-            // What this guest came to; everything else holds for all runs.
+            // The failure is this guest's result. Other errors would occur in all runs.
             Err(Error::Lab(error)) if error.is_of_guest() => {
                 cell.failed = Some(error.to_string());
                 return Ok(cell);
@@ -146,14 +145,14 @@ impl Spec {
     }
 }
 
-/// The last part of a text.
+/// Last [`OUTPUT_BYTES_MAX`] bytes of a text, from the start of a character.
 fn end_of(text: &str) -> String {
     let from = text.len().saturating_sub(OUTPUT_BYTES_MAX);
     let from = (from..text.len()).find(|at| text.is_char_boundary(*at));
     text[from.unwrap_or(0)..].to_owned()
 }
 
-/// The number behind a word.
+/// The number that follows a word, if it is finite and not negative.
 fn number_after(text: &str, word: &str) -> Option<f64> {
     let mut words = text.split_whitespace();
     words.find(|found| *found == word)?;

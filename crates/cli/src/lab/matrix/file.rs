@@ -4,24 +4,24 @@ use serde::Deserialize;
 
 use super::cell::Spec;
 
-/// Memory of each node where the file says nothing.
+/// Default memory of each node.
 const MEMORY_MIB: u32 = 512;
-/// Most runs that a file may make.
+/// Limit of the number of runs that a file may make.
 const RUNS_MAX: usize = 10_000;
 
-/// What the file says.
+/// Content of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MatrixFile {
-    /// Where the emulator's random numbers begin: each makes a run.
+    /// Seeds of the emulator's random numbers. Each seed makes a run.
     #[serde(default = "one_seed")]
     seeds: Vec<u32>,
     /// Memory of each node.
     #[serde(default = "memory")]
     memory_mib: u32,
-    /// How long a run may take on this host, without the boot.
+    /// Time limit of a run on this host, without the boot.
     pub time_limit_s: Option<f64>,
-    /// Processor time that a boot may take.
+    /// Processor time limit of the boot.
     pub boot_limit_s: Option<f64>,
     #[serde(rename = "command")]
     commands: Vec<Command>,
@@ -37,9 +37,10 @@ struct Command {
     name: String,
     /// The command and its arguments.
     command: Vec<String>,
-    /// On these machines only; otherwise on all.
+    /// Machines on which the command runs; all machines by default.
     machines: Option<Vec<String>>,
-    /// The run's seconds are the number behind this word of its output; otherwise the guest time of the whole command.
+    /// Word in the output after which the seconds stand; by default, the seconds are the guest time of the whole
+    /// command.
     seconds_after: Option<String>,
 }
 
@@ -47,9 +48,9 @@ struct Command {
 #[serde(deny_unknown_fields)]
 struct Machine {
     name: String,
-    /// As `--machine`; otherwise the name.
+    /// Machine as `--machine` takes it; the name by default.
     machine: Option<String>,
-    /// As `--cpus`.
+    /// Number of CPUs, as `--cpus` takes it.
     cpus: Option<u32>,
 }
 
@@ -57,12 +58,12 @@ struct Machine {
 #[serde(deny_unknown_fields)]
 struct Setting {
     name: String,
-    /// A line of shell that the guest runs first, not counted.
+    /// Line of shell that the guest runs before the command. Its time does not count.
     before: Option<String>,
-    /// Words before the command's; `{command}` and `{machine}` are the names.
+    /// Words that precede the command. `{command}` and `{machine}` stand for the names.
     #[serde(default)]
     prefix: Vec<String>,
-    /// On these machines only; otherwise on all.
+    /// Machines on which the setting applies; all machines by default.
     machines: Option<Vec<String>>,
 }
 
@@ -75,10 +76,8 @@ fn memory() -> u32 {
 }
 
 impl MatrixFile {
-    /// Reads a file.
-    ///
     /// # Errors
-    /// What is wrong with it, with its line where there is one.
+    /// A mistake in the file, with the number of its line if it is known.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: Self = toml::from_str(text).map_err(|error| {
             let before = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -174,7 +173,7 @@ impl MatrixFile {
         Ok(())
     }
 
-    /// The runs, seed by seed, so that the table is complete soon.
+    /// All runs, ordered by seed, so that each row of the table has a result soon.
     pub fn runs(&self) -> Vec<Spec> {
         let mut runs = Vec::new();
         for seed in &self.seeds {
@@ -266,7 +265,7 @@ mod tests {
             ]
         };
         assert_eq!(names, [once(1), once(2)].concat());
-        // The command's own words are left as they are.
+        // Placeholders in the command's own words are not replaced.
         assert_eq!(
             runs[1].words,
             [

@@ -1,4 +1,4 @@
-//! `nearpage lab matrix`: commands × machines × settings in the lab, and a table of what came of them.
+//! `nearpage lab matrix`: runs commands × machines × settings in the lab, and prints a table of the results.
 
 mod cell;
 mod file;
@@ -22,7 +22,7 @@ use table::Table;
 
 pub use table::MatrixOutput;
 
-/// Most that a file may have.
+/// Size limit of the file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub fn main(arguments: &Matrix) -> anyhow::Result<ExitCode> {
@@ -30,7 +30,7 @@ pub fn main(arguments: &Matrix) -> anyhow::Result<ExitCode> {
     let text = nearpage_files::read_text(&arguments.file, FILE_BYTES_MAX)
         .with_context(|| format!("{name}: can't be read"))?;
     let file = MatrixFile::parse(&text).map_err(|error| Usage(format!("{name}: {error}")))?;
-    // Commands, plans and machine files are named from where the file is, wherever that is called from.
+    // Paths in the file are relative to its folder, whatever the current folder is.
     let path = arguments
         .file
         .canonicalize()
@@ -58,7 +58,7 @@ pub fn main(arguments: &Matrix) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs what was not run yet, or failed.
+/// Makes the runs that have no result yet, or that failed.
 fn run_missing(
     runs: &[Spec],
     folder: &Path,
@@ -68,7 +68,7 @@ fn run_missing(
     let begun = Instant::now();
     let missing = |run: &&Spec| match run.kept(folder) {
         Ok(Some(cell)) => cell.failed.is_some(),
-        // A file that can't be read is told of by the run.
+        // The run itself reports a file that can't be read.
         _ => true,
     };
     let missing: Vec<&Spec> = runs.iter().filter(missing).collect();

@@ -1,4 +1,4 @@
-//! What came of a matrix: seconds of each setting beside those of the first.
+//! Table of a matrix's results: the seconds of each setting beside those of the first setting.
 
 use std::fmt::Write;
 
@@ -17,11 +17,11 @@ pub struct MatrixOutput {
     rows: Vec<Row>,
     /// Runs that were not made.
     not_run: Vec<String>,
-    /// Runs that came to no result, and why.
+    /// Runs without a result, with causes.
     failed: Vec<Failed>,
 }
 
-/// A command on a machine in a setting.
+/// Results of a command on a machine in a setting.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Row {
     /// Name of the command.
@@ -30,20 +30,21 @@ pub struct Row {
     machine: String,
     /// Name of the setting.
     setting: String,
-    /// Runs that came to a result.
+    /// Runs with a result.
     runs: Vec<Run>,
-    /// Median guest seconds; null: no run.
+    /// Median guest seconds; null without a run.
     seconds: Option<f64>,
-    /// Seconds over those of the first setting of the same command and machine, of the seeds that both have: the median.
+    /// Median, over the seeds that both settings have, of the seconds divided by those of the first setting of the same
+    /// command and machine.
     times_first: Option<f64>,
 }
 
 /// A run.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Run {
-    /// Where the emulator's random numbers began.
+    /// Seed of the emulator's random numbers.
     seed: u32,
-    /// Guest seconds, of what the command said or of all of it.
+    /// Guest seconds: the number that the command printed, or the time of the whole command.
     seconds: f64,
     /// Guest seconds of the whole command, or of its stable phase.
     guest_s: Option<f64>,
@@ -51,22 +52,22 @@ pub struct Run {
     local_misses: Option<u64>,
     /// Misses to the memory of other nodes.
     remote_misses: Option<u64>,
-    /// What all CPUs waited for misses.
+    /// Time that all CPUs together waited for misses.
     stall_s: Option<f64>,
     /// Pages that automatic balancing migrated.
     migrated_by_balancing: Option<u64>,
-    /// Pages that were migrated otherwise.
+    /// Pages that were migrated by other means.
     migrated_otherwise: Option<u64>,
-    /// The host's seconds.
+    /// Seconds on the host.
     host_s: Option<f64>,
 }
 
-/// A run that came to no result.
+/// A run without a result.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Failed {
-    /// The run.
+    /// Command, machine, setting and seed of the run.
     run: String,
-    /// What went wrong.
+    /// Cause of the failure.
     cause: String,
 }
 
@@ -96,7 +97,6 @@ impl Run {
     }
 }
 
-/// The table.
 pub struct Table {
     rows: Vec<Row>,
     not_run: Vec<String>,
@@ -104,7 +104,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of runs and what was kept of each.
+    /// Makes the table of runs and the kept result of each.
     pub fn new(runs: &[Spec], kept: &[Option<Cell>]) -> Self {
         let mut table = Self {
             rows: Vec::new(),
@@ -141,7 +141,7 @@ impl Table {
         table
     }
 
-    /// The row of a run.
+    /// Position of a run's row, which is added if it is missing.
     fn row(&mut self, spec: &Spec) -> usize {
         let same = |row: &Row| {
             (&row.command, &row.machine, &row.setting)
@@ -169,7 +169,7 @@ impl Table {
         }
     }
 
-    /// A line for each run.
+    /// CSV with a line for each run.
     pub fn to_csv(&self) -> String {
         let mut text =
             "command,machine,setting,seed,seconds,guest_s,local_misses,remote_misses,stall_s,\
@@ -184,7 +184,7 @@ impl Table {
         };
         for row in &self.rows {
             for run in &row.runs {
-                // Names have no commas and quotes.
+                // Names have no commas and no quotes, so the fields need no quoting.
                 let fields = [
                     row.command.clone(),
                     row.machine.clone(),
@@ -206,7 +206,7 @@ impl Table {
         text
     }
 
-    /// A table in Markdown, which is one in a terminal, too.
+    /// Table in Markdown, which is readable on a terminal as well.
     pub fn to_text(&self) -> String {
         let head = [
             "command", "machine", "setting", "seconds", "range", "of first", "local", "migrated",
@@ -229,7 +229,7 @@ impl Table {
         let mut text = String::new();
         for (number, line) in lines.iter().enumerate() {
             for (column, (field, width)) in line.iter().zip(&widths).enumerate() {
-                // Names to the left, numbers to the right.
+                // Names are aligned to the left, numbers to the right.
                 let _ = match column < 3 {
                     true => write!(text, "| {field:<width$} "),
                     false => write!(text, "| {field:>width$} "),

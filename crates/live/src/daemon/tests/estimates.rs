@@ -1,4 +1,4 @@
-//! What samples stand for.
+//! Numbers of accesses that samples stand for.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! Policies learn what became of the moves that they asked for.
+//! Policies learn the results of the moves that they requested.
 
 use super::*;
 
-/// Share of the last thread's block that is on its node.
+/// Share of the last thread's pages that are on the thread's node.
 fn arrived(world: &World) -> f64 {
     let pages = (300..400).filter_map(|page| world.homes.get(&(page * PAGE)));
     let (there, all) = pages.fold((0, 0), |(there, all), node| {
@@ -31,7 +31,7 @@ fn a_page_that_found_its_node_full_is_asked_for_again() {
     }
     assert_eq!(arrived(&world), 0.0);
     assert!(told.iter().filter(|settled| settled.home == 0).count() >= 100);
-    // Counters are reset after ten seconds and more: until then a page migrates once, and has not.
+    // A page migrates at most once until counters are reset, after ten seconds. The refused migration does not count.
     for _ in 0..4 {
         step(&mut world, 500);
     }
@@ -50,7 +50,7 @@ fn pages_that_were_moved_back_are_told_of() {
     assert!(settled.iter().all(|settled| settled.home == 0));
 }
 
-/// What is interleaved in place of being copied belongs to its user again when a program stores too much for copies.
+/// When a program stores too much for copies, pages that were interleaved instead move to their users again.
 #[test]
 fn pages_whose_copies_end_are_colocated_again() {
     let (mut world, mut program) = (world(), Program::new());

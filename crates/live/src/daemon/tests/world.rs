@@ -1,4 +1,4 @@
-//! The program and the kernel that are made up.
+//! The simulated program and kernel.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,15 +16,15 @@ use crate::observer::Observer;
 /// A kernel with the pages of one process.
 pub(super) struct World {
     pub(super) now_ns: u64,
-    /// What moving a page takes.
+    /// Time of moving a page.
     pub(super) page_ns: u64,
     pub(super) space: AddressSpace,
-    /// Of threads that were pinned.
+    /// Affinities of pinned threads.
     pub(super) affinities: FxHashMap<u32, CpuList>,
     pub(super) homes: FxHashMap<u64, NodeId>,
     pub(super) moves: u64,
     pub(super) alive: bool,
-    /// Of no other test: claims are the machine's.
+    /// Start time of the process, which differs between tests because claims are machine-wide.
     pub(super) started: u64,
 }
 
@@ -85,10 +85,10 @@ impl Kernel for World {
     }
 }
 
-/// A program of four threads, one on each node, that samples come from.
+/// A program of four threads, one on each node, with samples.
 pub(super) struct Program {
     pub(super) observer: Observer,
-    /// Samples of each thread so far.
+    /// Number of samples of each thread so far.
     pub(super) samples: u64,
     pub(super) draws: u64,
 }
@@ -122,7 +122,7 @@ impl Program {
         (z ^ (z >> 31)) % below
     }
 
-    /// So many loads of the first thread, of samples that each stand for so many.
+    /// `count` loads of the first thread, in samples that are `rarer` by this factor.
     pub(super) fn loads(&mut self, count: usize, rarer: f32) {
         let one = access(0, 0, PAGE, AccessKind::Load);
         let one = Access {
@@ -133,8 +133,7 @@ impl Program {
         self.observer.accesses(&vec![one; count]).expect("taken");
     }
 
-    /// A second of each thread: `lost` of a thousand samples are accesses, to the page that `page`
-    /// chooses for a thread.
+    /// Runs each thread for a second: `lost` of a thousand samples are accesses, to the page that `page` chooses.
     pub(super) fn run(
         &mut self,
         world: &mut World,

@@ -1,12 +1,12 @@
-//! What holds whatever threads do.
+//! Properties that hold for any references.
 
 use proptest::prelude::*;
 
 use super::*;
 
 proptest! {
-    /// Whatever happens, moves but those back cost no more than there is beyond what takes all that is away back, of
-    /// which the ledger is kept here a second time.
+    /// Except for moves back, moves cost no more than the balance beyond the reserve for all pages that are away. The
+    /// test computes the balance independently.
     #[test]
     fn moves_never_exceed_the_budget(
         references in prop::collection::vec((0u32..4, 0u16..4, any::<bool>()), 1..3000),
@@ -15,7 +15,7 @@ proptest! {
         policy.migration_budget.balance_ns = 300_000.0;
         let mut homes = [Copies::at(0); 4];
         let mut balance = 300_000.0;
-        // All in one epoch, in which nothing has been saved yet: by thread, of which each node has one, and the longest.
+        // All references are in one epoch, without savings. Move times are by thread, one per node.
         let (mut moving, mut longest) = ([0.0f64; 4], 0.0f64);
         for (page, node, store) in references {
             let kind = if store { AccessKind::Store } else { AccessKind::Load };
@@ -40,7 +40,7 @@ proptest! {
         }
     }
 
-    /// What is proposed is the best of all that could be: of equal ones the last, a copy first.
+    /// The proposal is the best of all possible actions; of equal ones, a copy or else the last.
     #[test]
     fn the_best_of_all_is_proposed(
         nodes in 2usize..10,
@@ -66,11 +66,11 @@ proptest! {
         policy.inhabited = inhabited;
         policy.pages[1].stores = stores;
         let (node, home) = (node % nodes, home % nodes as u16);
-        // One home alone as often as copies.
+        // Half of the cases have no copies.
         let others = if holders >> 63 == 0 { 0 } else { holders & all };
         let copies = Copies { home, nodes: others | 1 << home };
 
-        // What was seen, had it been served otherwise.
+        // Saving of the observed references if other nodes had served them.
         let saving = |other: &dyn Fn(usize) -> usize| {
             let (mut saved_ns, mut variance) = (0.0, 0.0);
             for (reader, &count) in counts[..nodes].iter().enumerate() {

@@ -4,7 +4,7 @@ use super::*;
 
 const REFILL_NS: f64 = 20_000.0;
 
-/// Two nodes or more, 100 ns near and 300 ns far; a hundred far references pay for a move of a thread.
+/// Two or more nodes with 100 ns local and 300 ns remote latency. A hundred remote references pay for a thread's move.
 struct World {
     threads: Threads,
     budget: MigrationBudget,
@@ -14,7 +14,7 @@ struct World {
 }
 
 impl World {
-    /// Threads by their nodes.
+    /// `on`: the threads' nodes.
     fn new(nodes: usize, cpus_per_node: u32, on: &[u16]) -> Self {
         let latency = |pair: usize| {
             if pair / nodes == pair % nodes {
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// A thread refers to memory on a node so often.
+    /// A thread refers `times` times to memory on a node.
     fn refer(&mut self, thread: usize, memory: usize, times: u32) {
         for _ in 0..times {
             let index = ThreadIndex(thread as u32);
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// Which of them move where, of those that are alive; they go there.
+    /// Decides for the threads that are alive; returns the moves, and carries them out.
     fn decide(&mut self, alive: &[usize]) -> Vec<(usize, u16)> {
         let threads: Vec<ThreadCounts> = (alive.iter())
             .map(|&thread| ThreadCounts {
@@ -82,14 +82,14 @@ impl World {
 
 #[test]
 fn a_cpu_that_a_thread_is_on_its_way_to_is_taken() {
-    // Node 0 has one CPU that no thread has.
+    // One CPU of node 0 is free.
     let mut world = World::new(2, 2, &[0, 1, 1]);
     world.refer(1, 0, 200);
     assert_eq!(world.decide(&[0, 1, 2]), [(1, 0)]);
     world.on[1] = 1;
     world.refer(2, 0, 200);
     assert_eq!(world.decide(&[0, 1, 2]), []);
-    // Once it is there, its own CPU is kept for it.
+    // After the thread's move, its own CPU is kept for it.
     world.on[1] = 0;
     assert_eq!(world.decide(&[0, 1, 2]), []);
 }
@@ -108,25 +108,25 @@ fn a_thread_goes_to_its_memory_when_that_has_paid() {
     assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
     let left_ns = 1e9 - REFILL_NS - BACK_MOVES * REFILL_NS;
     assert_eq!(world.budget.free_ns(), left_ns);
-    // The way back, for which its CPU was kept, costs no more than the way there; and releases what was held for it.
+    // The CPU was kept for the way back, which costs no more than the way there and releases its reserve.
     world.refer(0, 0, 201);
     assert_eq!(world.decide(&[0, 1]), []);
     world.refer(0, 0, 1);
     assert_eq!(world.decide(&[0, 1]), [(0, 0)]);
     assert_eq!(world.budget.free_ns(), 1e9 - 2.0 * REFILL_NS);
-    // Then four times as much, beyond what has spoken for the other node.
+    // The next move costs four times as much, beyond the references to the other node.
     world.refer(0, 1, 501);
     assert_eq!(world.decide(&[0, 1]), []);
     world.refer(0, 1, 1);
     assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
 }
 
-/// On machines whose remote memory is far away the caches are filled from there, too.
+/// On machines with distant memory, caches are refilled from there, too.
 #[test]
 fn caches_are_filled_from_where_its_memory_is() {
     let mut world = World::new(2, 2, &[0, 1]);
     world.threads.refill = Refill::References(100.0);
-    // A quarter of its references would go to the node that it leaves: 150 ns each, by which 100 are saved.
+    // A quarter of its references would go to the node that it leaves: 150 ns on average for each of 100.
     world.refer(0, 0, 37);
     world.refer(0, 1, 111);
     assert_eq!(world.decide(&[0, 1]), []);
@@ -154,7 +154,7 @@ fn a_cpu_is_kept_for_threads_that_follow() {
     let mut world = World::new(2, 2, &[0, 0, 1, 1]);
     world.refer(0, 1, 1000);
     assert_eq!(world.decide(&[0, 1, 2, 3]), []);
-    // One has ended: the next may be put where it was.
+    // One thread has ended; the next may be started on its CPU.
     assert_eq!(world.decide(&[0, 1, 2]), []);
     let mut one_more = World::new(2, 3, &[0, 0, 1, 1]);
     one_more.refer(0, 1, 1000);
@@ -167,7 +167,7 @@ fn where_no_thread_ran_there_may_be_no_cpu() {
     let mut world = World::new(3, 2, &[0, 1]);
     world.refer(0, 2, 1000);
     assert_eq!(world.decide(&[0, 1]), []);
-    // How many CPUs there are is not known.
+    // The number of CPUs is unknown.
     let mut world = World::new(2, 0, &[0, 1]);
     world.refer(0, 1, 1000);
     assert_eq!(world.decide(&[0, 1]), []);
@@ -181,7 +181,7 @@ fn threads_do_not_move_beyond_the_budget() {
         world.budget.balance_ns = balance_ns;
         world.refer(0, 1, 1000);
         world.refer(1, 1, 1000);
-        // Side by side they cost as much as one.
+        // Moves in parallel cost as much as one.
         assert_eq!(world.decide(&[0, 1, 2]).len(), moves);
     }
 }
@@ -199,7 +199,7 @@ proptest! {
         let mut world = World::new(3, cpus_per_node, &on);
         let all: Vec<usize> = (0..on.len()).collect();
         let on_node = |on: &[u16], node: u16| on.iter().filter(|&&other| other == node).count();
-        // Where threads are that are on their way.
+        // Nodes of threads that are still on their way.
         let mut arrived = on.clone();
         for (thread, memory, times, decides, arrives) in references {
             let thread = thread % on.len();

@@ -3,7 +3,7 @@
 use super::SMALL;
 use crate::Plan;
 
-/// What is replaced in [`SMALL`], what stands there instead, and parts of the message.
+/// Text in [`SMALL`], its replacement, and parts of the message.
 type Fault<'a> = (&'a str, &'a str, &'a [&'a str]);
 
 fn assert_messages(faults: &[Fault<'_>]) {

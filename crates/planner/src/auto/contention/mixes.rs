@@ -7,8 +7,8 @@ use nearpage_simulator::{Home, Job, MemoryTrace, PlanHomes, SimulatedPolicy, sim
 
 use super::{Contention, Demand, Part};
 
-/// Machines, each with CPUs that wait for each miss, as the model knows nothing of misses that overlap, and with the bandwidth that
-/// plans assume where none is known.
+/// Machines. Each CPU waits for each miss, as the model knows no overlapping misses; unknown bandwidths are assumed as
+/// for plans.
 const MACHINES: [&str; 12] = [
     "altix-4",
     "amd48",
@@ -24,10 +24,10 @@ const MACHINES: [&str; 12] = [
     "xeon-2",
 ];
 const CASES: u64 = 1000;
-/// Differences that count as agreement, and how many cases have to agree.
+/// Relative difference that counts as agreement, and share of the cases that have to agree.
 const AGREEMENT: f64 = 0.1;
 const AGREE_MIN: f64 = 0.95;
-/// Misses of a thread, at most.
+/// Most misses of a thread.
 const MISSES_MAX: u64 = 2000;
 
 /// SplitMix64.
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// Threads, each with a CPU, how its misses are spread over nodes, and how much it computes between them.
+/// Threads, each with a CPU, misses spread over nodes, and computation between misses.
 struct Mix {
     machine: Machine,
     trace: MemoryTrace,

@@ -7,13 +7,13 @@ use tempfile::TempDir;
 use crate::making::Samples;
 use crate::{Analysis, Parameters, Planner, Policy};
 
-/// What `auto` decides about the grid of a program whose four threads, one on each node, use a block each of what the main
-/// thread filled, once its attribution has been changed.
+/// Placement of a grid by `auto`, after `change` of its attribution. Four threads, one on each node, use a block each
+/// of the grid, which the main thread filled.
 fn decided(change: impl FnOnce(&mut Attribution)) -> Option<Placement> {
     decided_of("opteron-4", &[0, 1, 2, 3], change)
 }
 
-/// The same of threads on other CPUs.
+/// As [`decided`], with threads on other CPUs.
 fn decided_of(
     machine: &str,
     cpus: &[u32],
@@ -43,7 +43,7 @@ fn grid(attribution: &mut Attribution) -> &mut ObjectGroup {
         .unwrap()
 }
 
-/// Beside which the grid's decision hardly changes the time.
+/// Adds an object beside which the grid's decision hardly changes the time.
 fn add_one_of_a_hundred_times_the_cost(attribution: &mut Attribution) {
     let group = grid(attribution);
     let mut other = group.clone();
@@ -75,7 +75,7 @@ fn one_heavy_sample_of_another_thread_does_not_change_the_decision() {
     let placed = decided(|attribution| {
         let cells = &mut grid(attribution).affinity.cells;
         let all: f64 = cells.iter().map(Cell::accesses).sum();
-        // The main thread, which filled the grid, was seen once in a share that is not its own.
+        // The main thread, which filled the grid, was sampled once in another thread's share.
         let main = cells[0].thread;
         let last = cells.last_mut().unwrap();
         last.thread = main;
@@ -84,7 +84,7 @@ fn one_heavy_sample_of_another_thread_does_not_change_the_decision() {
     assert!(is_block(placed.as_ref()), "{placed:?}");
 }
 
-/// All threads read all of the grid, the main thread so much of what the others do.
+/// Makes all threads read all of the grid; the main thread reads `by_main` times as much as each other thread.
 fn read_by_all(attribution: &mut Attribution, by_main: f32) {
     let group = grid(attribution);
     group.pattern = Pattern::ReadShared;
@@ -127,7 +127,7 @@ fn a_main_thread_that_looks_in_now_and_then_is_no_user() {
         matches!(placed, Some(Placement::Interleave { .. })),
         "{placed:?}"
     );
-    // Two of five users are where the grid is.
+    // Two of five users are on the grid's node.
     assert!(matches!(of(1.0), None | Some(Placement::FirstTouch)));
 }
 
@@ -146,7 +146,7 @@ fn what_one_thread_writes_and_all_read_is_left_near_that_thread() {
             }
         })
     };
-    // The main thread, which filled it, writes.
+    // The main thread, which filled the grid, writes.
     assert_eq!(of(0, 1.0), None);
     let placed = of(1, 0.5);
     assert!(
@@ -198,7 +198,7 @@ fn pages_that_threads_filled_in_turn_are_left_though_few_of_their_faults_were_se
         })
     };
     assert_eq!(cyclic(&|page, threads| page % threads), None);
-    // The faults of one thread that filled all of it.
+    // One thread filled all of the grid.
     let placed = cyclic(&|_, _| 0);
     assert!(
         matches!(placed, Some(Placement::BlockCyclic { .. })),

@@ -1,4 +1,4 @@
-//! Where plans put the pages of traces.
+//! Homes of a trace's pages under plans.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::making::{
     heap_of, interleave, loads, object, on_node, plan, symbol, touched,
 };
 
-/// Pages of the code come first, as their addresses are lower.
+/// Number of the first heap page: pages of the code come first, as their addresses are lower.
 const HEAP_PAGES: usize = CODE_PAGES as usize;
 
-/// Four threads on the nodes 0 to 3, all of which read eight heap pages that the first one touched, and run the
-/// program's code; with these objects.
+/// A trace with these objects. Four threads on the nodes 0 to 3 read eight heap pages, which the first thread touched,
+/// and run the program's code.
 fn traced(objects: Vec<Object>) -> Traced {
     let run = || {
         let code = (0..CODE_PAGES).map(|page| fetch(CODE + page * PAGE));
@@ -144,12 +144,12 @@ fn first_decision_and_first_object_have_the_page() {
         )
     };
     let homes = placed(&traced, vec![to(4, 3), to(2, 1)]);
-    // The object of two pages was there before, whatever comes first in plan and table.
+    // The object of two pages existed first, whatever the order in plan and table.
     assert_eq!(homes[..4], [1, 1, 3, 3].map(node));
     let all = decision("all", any_heap(), on_node(6), Start::Allocation);
     let homes = placed(&traced, vec![to(4, 3), all]);
     assert_eq!(homes[..4], [6, 6, 3, 3].map(node));
-    // To be left to first touch is a decision as well.
+    // Leaving an object to first touch is a decision as well.
     let left = decision(
         "2 pages",
         heap_of(2),
@@ -237,7 +237,7 @@ fn phase_at(offset: u64, threads: &[u32], decisions: Vec<Decision>) -> Phase {
     }
 }
 
-/// The code is mapped where its file says.
+/// Maps the code at the addresses in its file.
 fn unbiased(mut traced: Traced) -> Traced {
     for mapping in &mut traced.recording.tables.mappings {
         mapping.bias = 0;
@@ -269,7 +269,7 @@ fn phases_begin_with_their_function_and_exchange_threads() {
         threads.map(|&(thread, node)| (thread.0, node)).collect()
     };
     assert_eq!(threads(first), [(0, 1), (1, 0)]);
-    // Shares go with the threads; what is left goes to whoever uses it next.
+    // Shares go with the threads; the object left to first touch goes to the threads that use it next.
     assert_eq!(first.homes[HEAP_PAGES..][..4], [1, 0, 2, 3].map(node));
     let next_touch = [Some(Home::Later(None)); 2];
     assert_eq!(first.homes[HEAP_PAGES..][4..6], next_touch);
@@ -280,7 +280,7 @@ fn phases_begin_with_their_function_and_exchange_threads() {
         "they stay where the phase before put them"
     );
     assert_eq!(second.homes[HEAP_PAGES..][..4], [1, 0, 2, 3].map(node));
-    // From the places of the phase before, not from those of the beginning.
+    // Threads move from their places in the phase before, not from the initial ones.
     assert_eq!(threads(third), [(0, 0), (1, 1), (2, 3), (3, 2)]);
     assert_eq!((homes.found, homes.decisions), (4, 4));
     assert_eq!(homes.warnings, [""; 0]);
@@ -414,7 +414,7 @@ fn parameters_of_online_migration_are_known_or_refused() {
         unknown.to_string(),
         "the plan's [online_migration] has `haste`, and `auto` has no parameter of that name"
     );
-    // A plan with such a parameter cannot be replayed.
+    // A plan with an unknown parameter cannot be replayed.
     let traced = traced(vec![heap(HEAP, 4)]);
     let mut plan = plan(4, Vec::new());
     plan.online_migration = Some(online_migration("haste", 1));

@@ -1,4 +1,4 @@
-//! Which pages, threads and code of a traced process a plan means.
+//! Pages, threads and code of a traced process that a plan means.
 
 use nearpage_plan::{Decision, Program};
 use nearpage_recording::{ModuleId, ModuleMapping, ObjectKind};
@@ -48,7 +48,7 @@ fn address_used_again_has_a_page_per_object() {
         let owns = |object: &Object| [first, second].map(|page| page.is_of(object));
         assert_eq!(owns(&alive(0, u64::MAX)), [true, true], "of both times");
         assert_eq!(owns(&alive(0, 20_000)), [true, false], "freed in between");
-        // Born before the page is touched again, and outlives it: it was not the earlier page's.
+        // The object is born before the page is touched again, and outlives it: the earlier page was not the object's.
         assert_eq!(owns(&alive(20_000, u64::MAX)), [false, true]);
         assert_eq!(
             owns(&alive(20_000, 30_000)),
@@ -71,7 +71,7 @@ fn pages_are_found_by_the_address_at_which_they_begin() {
         assert_eq!(within(HEAP..HEAP + 4 * PAGE), [0, 1, 2, 3]);
         assert_eq!(within(HEAP + 1..HEAP + 2 * PAGE + 1), [1, 2]);
         assert_eq!(within(HEAP + 1..HEAP + PAGE), [0; 0]);
-        // A boundary inside a page goes to the nearest page; less than two pages are left alone.
+        // A boundary inside a page goes to the nearest page; objects of fewer than two pages are left alone.
         let shifted = object(ObjectKind::Heap, HEAP + 100, 3 * PAGE);
         assert_eq!(process.pages_of(&shifted), Some(HEAP..HEAP + 3 * PAGE));
         assert_eq!(process.pages_of(&heap(HEAP, 1)), None);
@@ -144,7 +144,7 @@ fn members_of_a_team_come_by_number_once_each() {
         ("main", 0),
         ("worker", 1),
         ("worker", 0),
-        // Its predecessor of that number ended.
+        // The earlier thread with this number ended.
         ("worker", 1),
     ]) {
         (thread.team, thread.team_index) = (team.to_owned(), number);
@@ -217,7 +217,7 @@ fn entry_of_a_phase_is_the_recorded_functions_bytes_page_by_page() {
         assert_eq!(entry("program", "", across), bytes, "a plan without builds");
         assert_eq!(entry("other", "", across), []);
         assert_eq!(entry("other", "bb", across), []);
-        // Another build is looked up by name, and there is no file to look in.
+        // Another build is looked up by name, but there is no file.
         assert_eq!(entry("program", "bb", across), []);
         assert_eq!(entry("program", "", (0x1_0000, 0)), []);
     });
@@ -258,7 +258,7 @@ fn entry_of_a_phase_in_another_build_is_found_by_name() {
         assert_eq!(find("backward._omp_fn.0"), at(backward));
         assert_eq!(find("sideways._omp_fn.0"), []);
     });
-    // Built again since it was recorded: its functions are elsewhere.
+    // The module was rebuilt since it was recorded: its functions are elsewhere.
     traced.recording.tables.modules[0].build_id = "aa".to_owned();
     with_process(&traced, |process| {
         let rebuilt = phase("forward._omp_fn.0", "solver.so", "another", elsewhere);

@@ -1,4 +1,4 @@
-//! What the simulator is told of a trace.
+//! Input of the simulator from a trace.
 
 use super::*;
 use crate::making::{
@@ -63,7 +63,7 @@ fn page_belongs_to_the_innermost_large_object() {
         "after what is nested; small ones do not count"
     );
     assert_eq!(found[8], None);
-    // Of two that begin together, the largest.
+    // Of two objects that begin together, the larger counts.
     let found = extents(4, vec![heap(at(0), 3), heap(at(0), 2)]);
     assert_eq!(found, [Some((0, 3)), Some((0, 3)), Some((0, 3)), None]);
     // An object that ends inside a page has that page.
@@ -91,7 +91,7 @@ fn extents_are_of_objects_that_are_distributed_in_the_process() {
 #[test]
 fn mapping_is_found_behind_many_nested_objects() {
     let mapping = |pages| object(ObjectKind::Mapping, HEAP, pages * PAGE);
-    // Each of 1.5 pages, two pages apart, one page behind all of them.
+    // Objects of 1.5 pages each, two pages apart, and one page behind all of them.
     let last = |count: u64| {
         let mut objects = vec![mapping(2 * count + 2)];
         objects.extend((0..count).map(|at| {
@@ -110,7 +110,7 @@ fn mapping_is_found_behind_many_nested_objects() {
     );
 }
 
-/// Misses of each thread, and whether they were kept.
+/// Number of misses of each thread, and whether the steps were kept in memory.
 fn misses(replayed: &Replayed) -> (Vec<usize>, bool) {
     let mut are_kept = true;
     let mut counts = Vec::new();
@@ -179,7 +179,7 @@ fn data_of_the_program_is_told_from_code_stacks_and_libraries() {
         object(ObjectKind::Mapping, at(5), PAGE),
         object(ObjectKind::Stack, at(6), PAGE),
         object(ObjectKind::Code, at(7), PAGE),
-        // In a page of its own, though it is small; the next page has nothing.
+        // A small object in a page of its own; the next page has no data.
         object(ObjectKind::Heap, at(8) + 100, 50),
     ];
     let traced = Traced::of(&touched(HEAP, 10), &[loads(HEAP, 10, 1)]).with(objects);

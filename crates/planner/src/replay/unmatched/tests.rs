@@ -1,4 +1,4 @@
-//! Which pages the policy of the whole process places.
+//! Pages that the memory policy of the whole process places.
 
 use nearpage_wire::trace::Event;
 
@@ -25,7 +25,7 @@ fn pages(homes: Vec<(usize, Home)>) -> Vec<usize> {
 #[test]
 fn unmatched_pages_are_interleaved_by_page_number() {
     let traced = Traced::of(&touched(HEAP, 4), &[loads(HEAP, 4, 1)]);
-    // An address says by itself on which node its page is, as the kernel has it.
+    // A page's address alone decides its node, as in the kernel.
     let turn = (HEAP / PAGE % 2) as usize;
     let node = |page: usize| Home::Node([5, 2][(turn + page) % 2]);
     let expected: Vec<(usize, Home)> = (0..4).map(|page| (page, node(page))).collect();
@@ -43,7 +43,7 @@ fn stacks_thread_local_storage_and_code_stay() {
     let at = |page: u64| HEAP + page * PAGE;
     let traced = traced.with(vec![
         object(ObjectKind::Stack, at(1), PAGE),
-        // The page it begins in is its own, too.
+        // The page in which the thread-local storage begins belongs to it, too.
         object(ObjectKind::Tls, at(2) + 100, 50),
         object(ObjectKind::Code, at(3), 2 * PAGE),
         object(ObjectKind::Heap, at(5), PAGE),
@@ -63,7 +63,7 @@ fn pages_of_files_and_untouched_ones_stay() {
     let mapped = HEAP + 2 * PAGE;
     let events: [Event; 2] = [
         start(0, PID, 0, 0, 0),
-        // Read only, of a file.
+        // A read-only mapping of a file.
         map(0, mapped, PAGE, 1, 9, "/nonexistent/data"),
     ];
     file.events(0, 1_000, &events)
@@ -73,7 +73,7 @@ fn pages_of_files_and_untouched_ones_stay() {
             1_000,
             &[
                 (1, touch(HEAP)),
-                // The program began with it.
+                // The page existed when the program began.
                 (1, load(HEAP + PAGE)),
                 (1, touch(mapped)),
                 (1, touch(mapped + PAGE)),

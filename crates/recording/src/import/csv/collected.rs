@@ -1,4 +1,4 @@
-//! What there is in the file: threads, objects, lines of code, CPUs and the order of its lines.
+//! Collects threads, objects, lines of code, CPUs and the order of lines from the file.
 
 mod code;
 mod objects;
@@ -28,9 +28,9 @@ pub(super) struct Collected {
     threads: Threads,
     objects: Objects,
     code: Code,
-    /// Of every access: time, place in the body, number of the line.
+    /// Time, byte offset in the body and line number of every access.
     order: Vec<(u64, usize, u64)>,
-    /// The same without times, once it is sorted.
+    /// Byte offset and line number of every access, by time; set by [`Self::finish`].
     places: Vec<(usize, u64)>,
     times: Option<(u64, u64)>,
     tables: Tables,
@@ -40,7 +40,7 @@ pub(super) struct Collected {
 
 /// Which CPU is on which node.
 struct Topology {
-    /// The one that was named, or in the end the one that the file shows.
+    /// The machine that the user named; otherwise, once finished, the machine derived from the file.
     machine: Option<Machine>,
     is_given: bool,
     nodes_of_cpus: FxHashMap<CpuId, Option<NodeId>>,
@@ -88,7 +88,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Makes a machine of what the file shows, where none was named.
+    /// Derives a machine from the file if the user named none.
     fn finish(&mut self, notes: &mut Vec<String>) {
         if self.is_given {
             return;
@@ -145,7 +145,7 @@ impl Collected {
         }
     }
 
-    /// Takes in the row at `begin` of the body, which is line `number`.
+    /// Adds the row at byte `begin` of the body, which is line `number`.
     pub fn add(&mut self, row: &Row<'_>, (begin, number): (usize, u64)) -> Result<(), String> {
         let thread = self.threads.add(row)?;
         if !row.is_access() {
@@ -163,7 +163,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Makes the tables.
+    /// Sorts the accesses and makes the tables, after all rows were added.
     pub fn finish(&mut self) -> Result<(), BadLine> {
         self.topology.finish(&mut self.notes);
         self.notes.extend(self.undecoded.note());
@@ -182,7 +182,7 @@ impl Collected {
         Ok(())
     }
 
-    /// The access of a row that [`Collected::add`] took in.
+    /// The access of a row that went through [`Collected::add`].
     pub fn access(&self, row: &Row<'_>) -> Access {
         let own = self.topology.nodes_of_cpus.get(&row.cpu).copied().flatten();
         let told = page_node(self.machine(), own, row.level);
@@ -206,12 +206,12 @@ impl Collected {
         self.threads.counts()
     }
 
-    /// Place in the body and number of every line with an access, in order of time.
+    /// Byte offset in the body and line number of every access, in order of time.
     pub fn places(&self) -> &[(usize, u64)] {
         &self.places
     }
 
-    /// First and last access.
+    /// Times of the first and last access.
     pub fn times(&self) -> (u64, u64) {
         self.times.unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The header: which column is where.
+//! Columns of the file, from its header.
 
 /// A column that nearpage knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) enum Column {
     LatencyCycles,
 }
 
-/// As a header writes them, in the order of [`Column`].
+/// Names of columns in a header, in the order of [`Column`].
 const NAMES: [&str; 25] = [
     "time_ns",
     "pid",
@@ -70,7 +70,7 @@ impl Column {
 pub(super) struct Columns {
     positions: [Option<usize>; NAMES.len()],
     pub count: usize,
-    /// Names of others.
+    /// Names of unknown columns.
     unknown: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ impl Columns {
         self.positions[column as usize]
     }
 
-    /// What was not read.
+    /// Note about columns that were not read.
     pub fn note(&self) -> Option<String> {
         (!self.unknown.is_empty()).then(|| {
             format!(

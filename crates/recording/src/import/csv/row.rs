@@ -1,4 +1,4 @@
-//! One line: an access, as far as its columns say.
+//! Parses one line of the file.
 
 use std::str::FromStr;
 
@@ -9,33 +9,33 @@ use super::columns::{Column, Columns};
 use crate::import::ASSUMED_GHZ;
 use crate::{AccessKind, Level, ObjectKind};
 
-/// Later times are refused: sums of times stay within 64 bits.
+/// Later times are refused, so that sums of times stay within 64 bits.
 const TIME_NS_MAX: u64 = i64::MAX as u64;
 /// Larger weights are refused.
 const WEIGHT_MAX: f32 = 1e12;
-/// Longer times lost to an access are refused: more than a day.
+/// Larger costs are refused: more than a day lost to one access.
 const COST_NS_MAX: f32 = 1e14;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Row<'a> {
     pub time_ns: u64,
     pub pid: u32,
-    /// Not said: what runs on a CPU counts as a thread.
+    /// `None` if the file does not say; each CPU then counts as a thread.
     pub tid: Option<u32>,
     pub thread_name: &'a str,
     pub cpu: CpuId,
-    /// Of the CPU.
+    /// Node of the CPU.
     pub cpu_node: Option<NodeId>,
-    /// Of the memory.
+    /// Node of the memory.
     pub node: Option<NodeId>,
     pub kind: AccessKind,
     pub level: Level,
-    /// What the level comes from, where that is `data_src`.
+    /// Data source from which `level` was derived, if any.
     pub data_src: Option<DataSource>,
     pub address: Option<u64>,
     /// Bytes accessed.
     pub bytes: u64,
-    /// Empty: not known.
+    /// Empty if unknown.
     pub object: &'a str,
     pub object_kind: ObjectKind,
     pub object_address: Option<u64>,
@@ -56,7 +56,7 @@ struct Cells<'a, 'b> {
 }
 
 impl<'a> Cells<'a, '_> {
-    /// Empty where the column is missing.
+    /// Text of a column; empty if the column is missing.
     fn text(&self, column: Column) -> &'a str {
         let at = self.columns.of(column);
         at.and_then(|at| self.fields.get(at).copied())
@@ -64,7 +64,7 @@ impl<'a> Cells<'a, '_> {
             .trim()
     }
 
-    /// Decimal, or hexadecimal with 0x.
+    /// Decimal number, or hexadecimal number with 0x.
     fn number(&self, column: Column) -> Result<Option<u64>, String> {
         let text = self.text(column);
         let number = match text.strip_prefix("0x") {
@@ -86,7 +86,7 @@ impl<'a> Cells<'a, '_> {
             .map_err(|()| self.bad(column, "a smaller number"))
     }
 
-    /// From 0 to `max`.
+    /// Number from 0 to `max`.
     fn amount(&self, column: Column, max: f32) -> Result<Option<f32>, String> {
         match (self.text(column), f32::from_str(self.text(column))) {
             ("", _) => Ok(None),
@@ -213,13 +213,13 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Of the kernel: its half of the address space, by instruction or address.
+    /// Whether the instruction or the address is in the kernel's half of the address space.
     pub fn is_of_kernel(&self) -> bool {
         let is_upper = |address: Option<u64>| address.is_some_and(|address| address >> 63 != 0);
         is_upper(self.instruction) || is_upper(self.address)
     }
 
-    /// Does it say what was accessed?
+    /// Whether the row is an access in user mode with a known address or object.
     pub fn is_access(&self) -> bool {
         !self.is_of_kernel() && (self.address.is_some() || !self.object.is_empty())
     }

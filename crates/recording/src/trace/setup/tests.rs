@@ -48,7 +48,7 @@ fn a_trace_serves_machines_with_its_caches() {
             .to_string()
             .contains("8 CPUs")
     );
-    // As many, with other numbers: threads of the trace would have no CPU there.
+    // As many CPUs, but with other numbers: a thread of the trace would have no CPU.
     let mut others = preset("flash-8").unwrap();
     others.nodes[3].cpus = vec![CpuId(13)];
     assert_eq!(

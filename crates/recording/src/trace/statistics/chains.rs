@@ -1,35 +1,35 @@
-//! Read chains: strings of reads to a page from one processor that end with a write to that page
-//! from any processor (Verghese Figure 6.2). A page in long ones is worth replicating.
+//! Read chains: strings of reads to a page from one processor that end with a write to the page from any processor
+//! (Verghese Figure 6.2). A page with long chains is worth replicating.
 
 use rustc_hash::FxHashMap;
 
-/// Chains by the binary logarithm of their length.
+/// Number of classes of length: chains are counted by the binary logarithm of their length.
 const LENGTHS: usize = 40;
 
-/// Data misses by the length of the read chains that they are in.
+/// Data misses by the length of the read chains that contain them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReadChains {
-    /// From length 1, in powers of two, up to the longest chain's.
+    /// Shares for lengths in powers of two, from 1 up to the longest chain's length.
     pub shares: Vec<ChainShare>,
-    /// Length of the longest.
+    /// Length of the longest chain.
     pub longest: u64,
 }
 
 /// A point of Figure 6.2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChainShare {
-    /// Reads.
+    /// Number of reads.
     pub length: u64,
-    /// Share of all data misses, writes among them, in chains of that length and more; 0 to 1.
+    /// Share of all data misses (writes included) in chains with at least this number of reads; 0 to 1.
     pub share: f64,
 }
 
-/// Follows the chains.
+/// Counts chains while a trace is read.
 #[derive(Clone, Debug)]
 pub(super) struct ChainCounter {
     /// Writes so far, by page.
     writes: Vec<u32>,
-    /// By page and CPU: the page's writes when the chain began, and its length.
+    /// By page and CPU: number of the page's writes when the chain began, and the chain's length.
     open: FxHashMap<(u32, u32), (u32, u32)>,
     /// Misses in chains that ended, by the logarithm of their length.
     ended: [u64; LENGTHS],
@@ -75,7 +75,7 @@ impl ChainCounter {
         }
     }
 
-    /// The end of the trace ends all chains.
+    /// Ends all chains at the end of the trace.
     pub fn finish(mut self) -> ReadChains {
         for (_, length) in std::mem::take(&mut self.open).into_values() {
             self.end(length.into());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition, chain by chain.
+        /// Compares with a direct count of each chain.
         #[test]
         fn chains_are_counted_as_defined(references in prop::collection::vec((0u32..3, 0u32..3, 0u32..5), 1..400)) {
             let mut chains = ChainCounter::new(3);

@@ -1,23 +1,23 @@
-//! How much of the misses the hottest pages have, found by their cache misses and by their TLB
-//! misses (Verghese Figure 7.2): where the curves are close, TLB misses find the hot pages too.
+//! Share of the misses to the hottest pages, with pages ranked by cache misses or by TLB misses (Verghese Figure 7.2).
+//! Where the curves are close, TLB misses find the hot pages, too.
 
 use std::cmp::Reverse;
 
-/// Shares of the pages that the curves are kept at, from none to all.
+/// Number of steps of a curve, from no page to all pages.
 const STEPS: usize = 100;
 
-/// Share of all cache misses, code's among them, that are to the hottest pages.
+/// Share of all cache misses (code included) to the hottest pages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HotPages {
-    /// Pages with a miss of either kind.
+    /// Number of pages with a miss of either kind.
     pub pages: u64,
     /// At each percent of these pages, from 0 to 100, rounded down to whole pages: the share of
     /// cache misses (0 to 1) that are to the pages with the most cache misses.
     pub by_cache_misses: Vec<f64>,
-    /// The same, of the pages with the most TLB misses.
+    /// Like `by_cache_misses`, for the pages with the most TLB misses.
     pub by_tlb_misses: Vec<f64>,
-    /// At the same percents, the share of all TLB misses that are to the pages with the most TLB misses: with this,
-    /// programs' curves can be put together.
+    /// At the same percentages, the share of all TLB misses that are to the pages with the most TLB misses; used to
+    /// combine the curves of several programs.
     pub tlb_misses: Vec<f64>,
 }
 
@@ -49,7 +49,7 @@ impl PageCounters {
 
     pub fn finish(mut self) -> HotPages {
         self.pages.retain(|counts| *counts != (0, 0));
-        // Ties go to the page with fewer cache misses: a curve shows what its count tells alone.
+        // Ties go to the page with fewer cache misses, so that the curve shows what TLB misses alone tell.
         self.pages
             .sort_unstable_by_key(|(cache, _)| Reverse(*cache));
         let cache = |&(cache, _): &(u32, u32)| cache;
@@ -65,7 +65,7 @@ impl PageCounters {
     }
 }
 
-/// Share of what is counted that the first pages have.
+/// Share of the counted misses to the first pages, at each step.
 fn curve(pages: &[(u32, u32)], counted: impl Fn(&(u32, u32)) -> u32) -> Vec<f64> {
     let sum =
         |pages: &[(u32, u32)]| -> u64 { pages.iter().map(|page| u64::from(counted(page))).sum() };
@@ -108,7 +108,8 @@ mod tests {
     }
 
     proptest! {
-        /// No order of the pages does better than that by cache misses, and both end with all.
+        /// No order of the pages has a higher curve than the order by cache misses, and both curves end with all
+        /// misses.
         #[test]
         fn cache_misses_find_the_hottest(counts in prop::collection::vec((0u32..50, 0u32..50), 1..300)) {
             let mut counters = PageCounters::new(counts.len());

@@ -1,13 +1,13 @@
-//! What all misses of a program say about replication and about hot pages, in one pass over a
-//! trace: read chains, the hot-page curve, read-mostly shares (Verghese, Devine, Gupta and
-//! Rosenblum 1996: Figures 6.2 and 7.2, Table 6).
+//! Statistics of all misses of a program that concern replication and hot pages, in one pass over a trace: read chains,
+//! the hot-page curve and read-mostly shares (Verghese, Devine, Gupta and Rosenblum 1996: Figures 6.2 and 7.2, Table
+//! 6).
 //!
-//! A miss is what a recording hands out as an access: it missed all caches, or is an upgrade, which
-//! is a write; hits that were kept are none. Where a program marked a stable phase, only that counts.
+//! A miss is a reference that a recording hands out as an access: it missed all caches, or is an upgrade, which is a
+//! write. Kept hits are no misses. If a program marked a stable phase, only this phase counts.
 //!
-//! Memory does not depend on the trace's length: 14 bytes a page; 20 to 40 for each page and CPU
-//! that read it (a hash table); at most 3.5 million counted words, 71 MiB and 54 more at the end; and
-//! a frame, about 3 MiB, of each thread that has begun and not ended.
+//! Memory use does not depend on the trace's length: 14 bytes per page; 20 to 40 per page and CPU that read the page (a
+//! hash table); at most 3.5 million counted words, 71 MiB and 54 more at the end; and a frame, about 3 MiB, of each
+//! thread that has begun and not ended.
 
 mod chains;
 mod hot_pages;
@@ -25,7 +25,7 @@ use self::read_mostly::WordCounters;
 use self::system::SystemCounters;
 use crate::{AccessKind, Error, Recording};
 
-/// What one pass over a trace found.
+/// Results of one pass over a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TraceStatistics {
     /// Loads and stores that missed.
@@ -36,15 +36,15 @@ pub struct TraceStatistics {
     pub tlb_misses: u64,
     /// Pages whose code missed.
     pub code_pages: u64,
-    /// Pages whose data missed; some are of both.
+    /// Pages whose data missed; a page may have both code and data.
     pub data_pages: u64,
-    /// Data misses by the length of the read chains they are in.
+    /// Data misses by the length of the read chains that contain them.
     pub chains: ReadChains,
-    /// Misses by how hot their pages are.
+    /// Share of the misses to the hottest pages.
     pub hot_pages: HotPages,
-    /// Misses to what is hardly written.
+    /// Misses to rarely written memory.
     pub read_mostly: ReadMostly,
-    /// Of a whole system: whose they are, and where the kernel's go.
+    /// For a whole system: misses of kernel and programs, and the kernel's misses by region.
     pub system: Option<SystemStatistics>,
 }
 

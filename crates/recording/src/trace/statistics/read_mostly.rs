@@ -1,30 +1,29 @@
-//! How much of the data misses is to pages, lines and words that are hardly written (Verghese
-//! Table 6): what pages could gain by replication, and what more there would be to gain if data
-//! were laid out by how it is used.
+//! Share of the data misses to pages, lines and words that are rarely written (Verghese Table 6): the possible gain of
+//! replicating pages, and the further gain if data were laid out by use.
 
 use rustc_hash::FxHashMap;
 
-/// Read-mostly: writes are less than this share of the misses (Table 6).
+/// A block is read-mostly if writes are less than this share of its misses (Table 6).
 pub const READ_MOSTLY_WRITES_MAX: f64 = 0.01;
-/// His lines and words, in bytes.
+/// Sizes of Verghese's lines and words, in bytes.
 const LINE_BYTES: u32 = 64;
 const WORD_BYTES: u32 = 4;
-/// Words that are counted at once; beyond, half of the pages are given up.
+/// Most words that are counted at a time. Beyond, half of the pages are dropped.
 const WORDS_MAX: usize = 3_500_000;
 
 /// Shares of the data misses (0 to 1) that are to read-mostly blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReadMostly {
-    /// Blocks are pages.
+    /// Share with pages as blocks.
     pub page: f64,
-    /// Lines of 64 bytes.
+    /// Share with lines of 64 bytes as blocks.
     pub line: f64,
-    /// Words of 4 bytes.
+    /// Share with words of 4 bytes as blocks.
     pub word: f64,
-    /// Share of all misses that writes are.
+    /// Share of writes among all misses.
     pub writes: f64,
-    /// One in so many pages was looked at, drawn by their number: 1 unless there are more than 3.5
-    /// million words with misses.
+    /// One in this many pages was counted, chosen by a hash of the page number: 1 unless more than 3.5 million words
+    /// have misses.
     pub one_page_in: u32,
 }
 
@@ -40,7 +39,7 @@ impl Counts {
         self.reads + self.writes
     }
 
-    /// Its misses, where it is read-mostly.
+    /// All misses of a read-mostly block; 0 for other blocks.
     fn read_mostly(self) -> u64 {
         match (self.writes as f64) < READ_MOSTLY_WRITES_MAX * self.all() as f64 {
             true => self.all(),
@@ -49,19 +48,19 @@ impl Counts {
     }
 }
 
-/// Page and word in it; reads and writes.
+/// Page and word in the page; reads and writes of the word.
 type Word = ((u32, u32), (u32, u32));
 
 /// Counts by word.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WordCounters {
     words: FxHashMap<(u32, u32), (u32, u32)>,
-    /// Pages are kept whose hash ends in so many zeros.
+    /// Only pages whose hash ends in this many zero bits are counted.
     zeros: u32,
     words_max: Option<usize>,
 }
 
-/// Spreads page numbers, so that those that are kept lie everywhere.
+/// Hash of a page number, by which the counted pages lie everywhere in memory.
 fn spread(page: u32) -> u32 {
     let product = u64::from(page).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (product >> 32) as u32
@@ -171,7 +170,7 @@ mod tests {
     }
 
     proptest! {
-        /// Smaller blocks are read-mostly where larger ones are not, and shares are of the whole.
+        /// Shares are fractions of all misses; without writes, all misses are to read-mostly blocks.
         #[test]
         fn reads_alone_are_all(references in prop::collection::vec((0u32..4, 0u32..4096, any::<bool>()), 1..500)) {
             let mut words = WordCounters::default();
@@ -183,7 +182,7 @@ mod tests {
             prop_assert_eq!(found.writes, writes as f64 / references.len() as f64);
             for share in [found.page, found.line, found.word] {
                 prop_assert!((0.0..=1.0).contains(&share));
-                // With so few misses to a block no writes are allowed in it.
+                // So few misses to a block allow no write in a read-mostly block.
                 prop_assert!(share <= 1.0 - found.writes + 0.01);
                 prop_assert!(writes > 0 || share == 1.0);
             }

@@ -1,5 +1,5 @@
-//! Of a whole system: misses of the kernel and of programs (Verghese Tables 3 and 4), and those of the
-//! kernel by region of its address space (Table 6).
+//! Statistics of a whole system: misses of the kernel and of programs (Verghese Tables 3 and 4), and the kernel's
+//! misses by region of its address space (Table 6).
 
 use nearpage_wire::trace::Segment;
 
@@ -12,9 +12,9 @@ use crate::AccessKind;
 pub struct ModeMisses {
     /// Loads that missed all caches.
     pub reads: u64,
-    /// Stores that did, or that had to take the line from others.
+    /// Stores that missed all caches, or had to take the line from other caches.
     pub writes: u64,
-    /// Instruction fetches.
+    /// Instruction fetches that missed.
     pub fetches: u64,
     /// References that missed the TLB.
     pub tlb_misses: u64,
@@ -27,30 +27,30 @@ pub struct ModeMisses {
 /// The kernel's misses to one region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SegmentMisses {
-    /// The segment.
+    /// The region.
     pub segment: Segment,
     /// Loads that missed.
     pub reads: u64,
-    /// Stores.
+    /// Stores that missed.
     pub writes: u64,
-    /// Instruction fetches.
+    /// Instruction fetches that missed.
     pub fetches: u64,
-    /// Of loads and stores, how many are to what the kernel hardly writes there.
+    /// Share of the loads and stores to memory in the region that the kernel rarely writes.
     pub read_mostly: ReadMostly,
 }
 
-/// What one pass found of a whole system.
+/// Results of one pass over the trace of a whole system.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemStatistics {
-    /// The kernel's.
+    /// Misses of the kernel.
     pub kernel: ModeMisses,
-    /// Programs'.
+    /// Misses of programs.
     pub user: ModeMisses,
-    /// The kernel's, by region; regions without a miss too.
+    /// Misses of the kernel by region, including regions without a miss.
     pub segments: Vec<SegmentMisses>,
 }
 
-/// Counts of both.
+/// Counts misses of the kernel and of programs.
 pub(super) struct SystemCounters {
     /// By page: code and data of programs, code and data of the kernel.
     pages: Vec<[bool; 4]>,
@@ -143,7 +143,7 @@ mod tests {
             });
         };
         miss(0, AccessKind::Load, false, Segment::User);
-        // Copied by the kernel from a program's page.
+        // The kernel copies from a program's page.
         miss(0, AccessKind::Load, true, Segment::User);
         miss(1, AccessKind::Fetch, true, Segment::KernelImage);
         miss(2, AccessKind::Load, true, Segment::DirectMap);

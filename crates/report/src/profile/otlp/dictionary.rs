@@ -1,4 +1,4 @@
-//! What samples of all profiles of a message refer to by number.
+//! Dictionary of a message: entries that samples of all profiles refer to by number.
 
 use std::hash::Hash;
 
@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use super::text;
 use crate::profile::labels::Code;
 
-/// Entries that have a number each, from 1: 0 is the empty one.
+/// Numbered entries, from 1; entry 0 is the empty entry.
 struct Table<K, V> {
     entries: Vec<V>,
     numbers: FxHashMap<K, i32>,
@@ -52,14 +52,14 @@ impl Table<String, String> {
 /// Tables of strings, attributes, code and stacks.
 pub(super) struct Dictionary {
     strings: Table<String, String>,
-    /// By name and what stands for the value.
+    /// By name and text of the value.
     attributes: Table<(&'static str, String), KeyValueAndUnit>,
     mappings: Table<ModuleId, Mapping>,
     functions: Table<(i32, i32), Function>,
-    /// Of instructions, by their number.
+    /// Locations of instructions, by number of the instruction.
     locations: Table<u32, Location>,
     stacks: Table<u32, Stack>,
-    /// Of names that stand for functions.
+    /// Locations of names that stand for functions.
     named_locations: FxHashMap<i32, i32>,
     named_stacks: FxHashMap<Vec<i32>, i32>,
 }
@@ -78,7 +78,7 @@ impl Dictionary {
         }
     }
 
-    /// What a profile's values are.
+    /// Type and unit of a profile's values.
     pub fn value_type(&mut self, (kind, unit): (&str, &str)) -> ValueType {
         ValueType {
             type_strindex: self.strings.number(kind),
@@ -112,7 +112,7 @@ impl Dictionary {
             build_id => vec![self.attribute("process.executable.build_id.gnu", text(build_id))],
         };
         let mapping = Mapping {
-            // Addresses of locations are those of the file, wherever it was mapped.
+            // Addresses of locations are addresses in the file, independent of its mapping.
             memory_start: 0,
             memory_limit: 0,
             filename_strindex: self.strings.number(&readable(&recorded.path)),
@@ -136,7 +136,7 @@ impl Dictionary {
         })
     }
 
-    /// The stack of an instruction: itself, as accesses are recorded without callers.
+    /// Stack of an instruction. It has one location, because accesses are recorded without callers.
     pub fn stack(&mut self, number: u32, code: &Code, modules: &[Module]) -> i32 {
         if let Some(known) = self.stacks.known(&number) {
             return known;
@@ -160,7 +160,8 @@ impl Dictionary {
         self.stacks.add(number, stack)
     }
 
-    /// A stack of names that stand for functions, innermost first. A dictionary has such stacks, or those of instructions.
+    /// Stack of names that stand for functions, innermost first. A dictionary has either such stacks or stacks of
+    /// instructions.
     pub fn named_stack(&mut self, names: &[&str]) -> i32 {
         let locations: Vec<i32> = names.iter().map(|name| self.named_location(name)).collect();
         if let Some(known) = self.named_stacks.get(&locations) {

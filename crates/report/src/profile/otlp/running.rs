@@ -13,40 +13,40 @@ use super::{
 };
 use crate::printable;
 
-/// A program that runs, with what was sampled of it.
+/// A running program with its sampled accesses.
 #[derive(Clone, Debug)]
 pub struct RunningProgram {
-    /// Process id.
+    /// Process ID.
     pub pid: u32,
     /// Name of the program.
     pub name: String,
-    /// Whose it is.
+    /// Origin of the process.
     pub origin: Origin,
-    /// What was sampled.
+    /// Sums of the sampled accesses.
     pub accesses: Vec<RunningAccess>,
 }
 
-/// Accesses that have all of this in common.
+/// Accesses with equal properties.
 #[derive(Clone, Debug)]
 pub struct RunningAccess {
-    /// Name of the object: a mapping of the program.
+    /// Object's name: a mapping of the program.
     pub object: String,
-    /// Where the memory is.
+    /// Node of the memory.
     pub node: NodeId,
-    /// Where the CPU is.
+    /// Node of the CPU.
     pub cpu_node: NodeId,
-    /// What served them.
+    /// Cache or memory that served the accesses.
     pub level: Level,
-    /// What they did.
+    /// Load, store or fetch.
     pub kind: AccessKind,
-    /// How many there were.
+    /// Number of accesses.
     pub accesses: f64,
-    /// Time lost to them.
+    /// Time lost to the accesses, in nanoseconds.
     pub cost_ns: f64,
 }
 
-/// A message with the profiles of programs on a host: a resource for each program, in which a stack is an object in its
-/// program, as functions of running programs are not looked up.
+/// A message with the profiles of programs on a host, with a resource for each program. A stack is an object in its
+/// program, because functions of running programs are not looked up.
 pub fn running_profiles(
     host: &str,
     begin_unix_ns: u64,
@@ -92,7 +92,7 @@ pub fn running_profiles(
     data.encode_to_vec()
 }
 
-/// What a collector rejects of a message, by its answer to it.
+/// Text on the profiles that a collector rejects, from its answer to a message.
 pub fn rejected_profiles(answer: &[u8]) -> Option<String> {
     let partial = ExportProfilesServiceResponse::decode(answer)
         .ok()?

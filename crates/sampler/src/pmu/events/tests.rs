@@ -7,7 +7,7 @@ use crate::pmu::devices::tests::sys;
 
 type Files = &'static [(&'static str, &'static str)];
 
-/// A Skylake server: uncore PMUs beside the cores'.
+/// A Skylake server, which has uncore PMUs besides the cores'.
 pub(crate) const SKYLAKE: Files = &[
     ("cpu/type", "4"),
     ("cpu/events/mem-loads", "event=0xcd,umask=0x1,ldlat=3"),
@@ -137,7 +137,7 @@ fn loads_are_led_by_their_auxiliary_event_where_there_is_one() {
     let found = events(SAPPHIRE_RAPIDS, Pace::Period(2003)).unwrap();
     let leader = found[0].leader.unwrap();
     assert_eq!(configuration(&leader), [0x8203, 0, 0]);
-    // It counts and does not sample.
+    // The leader counts and does not sample.
     assert_eq!((leader.sample_period, leader.sample_type), (0, 0));
     assert_eq!(found[0].attributes.sample_period, 2003);
     assert_eq!(found[0].attributes.flags & flag::FREQ, 0);
@@ -207,7 +207,7 @@ fn arm_samples_loads_and_stores_into_the_aux_area() {
         )
     );
     assert!(spe.packets && spe.on(CpuId(79)) && !spe.on(CpuId(80)));
-    // The driver takes no frequency.
+    // The driver accepts no frequency.
     assert_eq!(spe.attributes.flags & flag::FREQ, 0);
     let found = events(NEOVERSE, Pace::Period(10)).unwrap();
     assert_eq!(found[0].attributes.sample_period, 1024);
@@ -230,7 +230,7 @@ fn misses_of_the_tlb_are_filtered_by_hardware_that_can() {
         "arm_spe_0/jitter,load_filter,store_filter,event_filter=0x20/"
     );
     assert_eq!(configuration(&spe.attributes)[1], 0x20);
-    // Quick ones too.
+    // Loads with low latency count, too.
     assert_eq!(found(SKYLAKE)[0].name, "cpu/mem-loads,ldlat=3/");
     assert_eq!(found(ZEN_3)[0].name, "ibs_op/cnt_ctl/");
     assert_eq!(options.min_latency_cycles(), 0);

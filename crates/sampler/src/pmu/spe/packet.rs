@@ -1,9 +1,9 @@
-//! One packet of Arm's SPE: its kind by its header, and its payload.
+//! Parses one packet of Arm's SPE: its kind from the header, and its payload.
 
-/// One packet, as far as it is of use.
+/// A packet, as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packet {
-    /// The record is complete.
+    /// End of a record.
     End,
     Instruction(u64),
     DataAddress(u64),
@@ -13,8 +13,8 @@ pub(super) enum Packet {
     Other,
 }
 
-/// The packet at the beginning of `bytes`, which are at `offset` from an aligned address, and its
-/// length; `None` where there is none or it is cut off.
+/// The packet at the beginning of `bytes`, and its length; `None` if it is invalid or cut off. `offset` is the
+/// distance of `bytes` from an aligned address.
 pub(super) fn packet(bytes: &[u8], offset: usize) -> Option<(Packet, usize)> {
     let first = *bytes.first()?;
     match first {
@@ -37,11 +37,11 @@ pub(super) fn packet(bytes: &[u8], offset: usize) -> Option<(Packet, usize)> {
     payload[..length - header_bytes].copy_from_slice(bytes.get(header_bytes..length)?);
     let payload = u64::from_le_bytes(payload);
     let packet = match header {
-        // Only addresses and counters have a longer form.
+        // Only addresses and counters have a long form.
         _ if header & 0xf8 == 0xb0 => match index {
-            // Exception level and security state are in the uppermost byte.
+            // The uppermost byte has the exception level and the security state.
             0 => Packet::Instruction(canonical(payload)),
-            // A tag may be.
+            // The uppermost byte may have a tag.
             2 => Packet::DataAddress(canonical(payload)),
             _ => Packet::Other,
         },
@@ -61,7 +61,7 @@ pub(super) fn packet(bytes: &[u8], offset: usize) -> Option<(Packet, usize)> {
     Some((packet, length))
 }
 
-/// An address without what is in its uppermost byte: a copy of bit 55.
+/// The address with its uppermost byte replaced by copies of bit 55.
 fn canonical(address: u64) -> u64 {
     ((address << 8) as i64 >> 8) as u64
 }

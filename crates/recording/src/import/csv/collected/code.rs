@@ -1,4 +1,4 @@
-//! Instructions, and which lines of code they are. Lines without an instruction's address get one that no program has.
+//! Instructions and their lines of code. A line of code without an instruction's address gets a made-up address.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use crate::{Module, ModuleId, ModuleMapping, Tables};
 
 /// More lines of code are refused.
 const LINES_MAX: usize = 1 << 20;
-/// Where addresses are that no program has.
+/// First made-up address; programs have no addresses from here on.
 const MADE_UP: u64 = 1 << 62;
-/// Nothing is mapped below.
+/// Lowest address of an instruction; nothing is mapped below.
 const FIRST: u64 = 4096;
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Code {
         Ok(())
     }
 
-    /// The instruction's own address, where its line is the row's.
+    /// The instruction's own address, if the row states the line of code that is known for the address.
     fn told(&self, row: &Row<'_>) -> Option<u64> {
         let address = own(row)?;
         let known = self.lines.get(&address)?;
@@ -65,7 +65,7 @@ impl Code {
         lines.get(&row.line).copied()
     }
 
-    /// The address that stands for a row's instruction; 0: nothing is known of it.
+    /// The address that stands for a row's instruction; 0 if unknown.
     pub fn address(&self, row: &Row<'_>) -> u64 {
         let known = || self.told(row).or_else(|| self.find(row));
         let known = is_known(row).then(known).flatten();
@@ -77,7 +77,7 @@ impl Code {
         ModuleId(0)
     }
 
-    /// Maps that module into these processes.
+    /// Maps the module into all these processes.
     pub fn finish(&self, pids: &BTreeSet<u32>, tables: &mut Tables) {
         tables.modules.push(Module {
             path: MODULE.to_owned(),
@@ -97,13 +97,13 @@ impl Code {
     }
 }
 
-/// The address of a row's instruction.
+/// The address of a row's instruction, if programs can have it.
 fn own(row: &Row<'_>) -> Option<u64> {
     row.instruction
         .filter(|address| (FIRST..MADE_UP).contains(address))
 }
 
-/// Does the row say where its instruction is in the source?
+/// Whether the row states its instruction's place in the source.
 fn is_known(row: &Row<'_>) -> bool {
     !row.function.is_empty() || !row.file.is_empty() || row.line != 0
 }

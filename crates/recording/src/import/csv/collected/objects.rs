@@ -1,4 +1,4 @@
-//! Objects: by process and name, and by address where the file has their addresses.
+//! Objects, told apart by process, name, and address where the file has their addresses.
 
 use rustc_hash::FxHashMap;
 
@@ -12,19 +12,19 @@ const OBJECTS_MAX: usize = 1 << 20;
 /// Objects without an address are laid out from here on, where Linux maps nothing by itself.
 const MADE_UP: u64 = 0x2000_0000_0000;
 const PAGE_BYTES: u64 = 4096;
-/// What accesses of user mode stay below.
+/// Accesses in user mode have lower addresses.
 const ADDRESS_MAX: u64 = 1 << 63;
-/// What `report` adds to the name of a heap object's call site, as `export --to csv` writes it.
+/// Suffixes that `report` and `export --to csv` add to the name of a heap object's call site.
 const ALLOCATED: [&str; 2] = [" (malloc)", " (mmap)"];
 
 /// How an object's place is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
-    /// Its address is in the file.
+    /// The file has the object's address.
     At(u64),
-    /// It is where its accesses are.
+    /// The file has the addresses of accesses; the object spans them.
     Around,
-    /// Nothing says where.
+    /// The file has neither the object's address nor those of accesses.
     MadeUp,
 }
 
@@ -39,24 +39,24 @@ struct CollectedObject {
     name: String,
     kind: ObjectKind,
     place: Place,
-    /// First address; of a made-up place, once it is made up.
+    /// First address; set by `make_up` for made-up places.
     address: u64,
-    /// After the last byte accessed; of a made-up place, as an offset.
+    /// End of the last byte accessed; an offset in the object until its place is made up.
     end: u64,
-    /// As the file says.
+    /// Size that the file states.
     size_bytes: Option<u64>,
-    /// First and last access.
+    /// Times of the first and last access.
     times: (u64, u64),
-    /// Its first user's number.
+    /// Number of the thread that used the object first.
     thread: usize,
-    /// The line that named it first.
+    /// Number of the first line that names the object.
     line: u64,
 }
 
-/// What a row says of where it and its object are.
+/// Place of a row's access and object.
 struct RowPlace {
     place: Place,
-    /// The access; of a made-up place, its offset.
+    /// Address of the access; an offset in the object if the place is made up.
     address: u64,
 }
 
@@ -135,7 +135,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Makes up the places that are missing, and the table.
+    /// Lays out objects without an address, and fills the tables.
     pub fn finish(
         &mut self,
         threads: &Threads,
@@ -165,7 +165,7 @@ impl Objects {
                 *objects += 1;
                 (*site, *objects - 1)
             });
-            // Others have been in its place, at another time.
+            // Where objects share a place at different times, each lives from its first to its last access.
             let (born_ns, died_ns) = match shares {
                 true => (object.times.0, object.times.1.saturating_add(1)),
                 false => (0, u64::MAX),
@@ -193,7 +193,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Lays out objects without an address, with an unused page behind each; how many there were.
+    /// Lays out objects without an address, with an unused page after each. Returns their number.
     fn make_up(&mut self) -> Result<u64, BadLine> {
         let mut next = MADE_UP;
         let mut count = 0;
@@ -213,7 +213,7 @@ impl Objects {
         Ok(count)
     }
 
-    /// Which objects lie where others do.
+    /// Tells for each object whether it overlaps others.
     fn overlapping(&self) -> Result<Vec<bool>, BadLine> {
         let mut sorted: Vec<usize> = (0..self.seen.len()).collect();
         sorted.sort_by_key(|&number| (self.seen[number].pid, self.seen[number].address));
@@ -283,7 +283,7 @@ impl CollectedObject {
     }
 }
 
-/// The frame that names a heap object.
+/// Frame that names a heap object's call site.
 fn allocated_in(name: &str, module: ModuleId) -> Frame {
     let plain = ALLOCATED
         .iter()

@@ -1,4 +1,4 @@
-//! Threads: by process and number, or, where no number is given, by CPU.
+//! Threads, by process and thread id, or by process and CPU where the file has no thread ids.
 
 use nearpage_machine::CpuId;
 use rustc_hash::FxHashMap;
@@ -25,14 +25,14 @@ struct CollectedThread {
     counts: SampleCounts,
 }
 
-/// The thread of a row. What runs on CPU 0 is then the main thread.
+/// Process and thread id of a row. Without a thread id, each CPU counts as a thread, and CPU 0 as the main thread.
 fn key(row: &Row<'_>) -> (u32, u32) {
     let of_cpu = || row.pid.wrapping_add(row.cpu.0);
     (row.pid, row.tid.unwrap_or_else(of_cpu))
 }
 
 impl Threads {
-    /// Returns its number, which is not yet its position in the table.
+    /// Returns the thread's number, which can differ from its position in the table.
     pub fn add(&mut self, row: &Row<'_>) -> Result<usize, String> {
         let (pid, tid) = key(row);
         let next = self.seen.len();
@@ -109,12 +109,12 @@ impl Threads {
         table
     }
 
-    /// Position in the table, of a number.
+    /// Table position of the thread with this number.
     pub fn position(&self, number: usize) -> ThreadIndex {
         self.positions[number]
     }
 
-    /// Position in the table, of a row's thread.
+    /// Table position of a row's thread.
     pub fn index(&self, row: &Row<'_>) -> ThreadIndex {
         self.position(self.numbers[&key(row)])
     }
