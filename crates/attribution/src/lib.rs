@@ -8,7 +8,7 @@
 //! use nearpage_attribution::{Input, Options, attribute};
 //! use nearpage_recording::{AccessBatch, SampleCounts, Tables};
 //!
-//! `Input::new(&recording)` takes a whole recording; any type with chunks of accesses works, too.
+//! // `Input::new(&recording)` takes a whole recording; any type with chunks of accesses works, too.
 //! let batches: &[AccessBatch] = &[];
 //! let tables = Tables::default();
 //! let input = Input { accesses: batches, tables: &tables, marks: &[], counts: SampleCounts::default(), machine: None };

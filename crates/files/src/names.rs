@@ -1,8 +1,8 @@
 //! Paths as text, without loss. Linux paths are bytes; tables, plans and JSON hold text.
 //!
-//! Text that is UTF-8 stays as it is. A byte that is no part of valid UTF-8 becomes the private-use character U+10FE00
-//! + byte, from U+10FE80 to U+10FEFF. If a path contains one of these characters itself, each of the character's four
-//! bytes is encoded that way, so that two paths never share a text.
+//! Text that is UTF-8 stays as it is. A byte that is no part of valid UTF-8 becomes the private-use character
+//! U+10FE00 + byte, from U+10FE80 to U+10FEFF. If a path contains one of these characters itself, each of the character's
+//! four bytes is encoded that way, so that two paths never share a text.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
