@@ -1,4 +1,4 @@
-"""ARS's Table 2 and Figures 5 to 7 beside ours."""
+"""The section on ARS: its Table 2 and Figures 5 to 7, published and simulated."""
 import itertools
 import json
 import os
@@ -41,7 +41,7 @@ APART = 0.25
 
 
 def run(tools, machine, workload, where):
-    """The paper's own size, from pages dealt in turn: every algorithm, and two of them by factor."""
+    """Simulates the paper's own input size with pages that start round-robin: every algorithm, and `out-u` by threshold factor."""
     arguments = machine["own_size"].get(workload)
     if not arguments:
         return None
@@ -72,7 +72,7 @@ def run(tools, machine, workload, where):
 
 
 def undivided(tools, preset):
-    """The preset as a file."""
+    """Writes the preset, with undivided caches, as a machine file and returns the file's path."""
     path = os.path.join(tools.folder, f"ars-{preset}.toml")
     text = tools.command(["machine", "--machine", preset, "--toml"], 1)
     if not os.path.exists(path) or open(path).read() != text:
@@ -85,7 +85,7 @@ def counts(outcome):
 
 
 def section(results, drawing):
-    """The text, of the results of the papers' machines."""
+    """Returns the section's text. `results`: those of the papers' machines."""
     runs = {one["workload"]: one["ars"] for one in results if one.get("ars")}
     if not runs:
         return ""
@@ -102,12 +102,11 @@ def section(results, drawing):
 
 
 def title(check):
-    """Of a panel."""
     return "10 checks a run, counts go on" if check == "10, on" else f"{check} checks a run"
 
 
 def by_check(runs):
-    """Every program at every interval: both, and what came of it."""
+    """Returns the program, the interval, the program's run and the results, for each program at each interval between checks."""
     return [(workload, check, one, one["checks"][check]) for workload, one in runs.items() for check in CHECKS]
 
 
@@ -130,7 +129,7 @@ def table_2(runs):
 
 
 def pairs_that_differ(runs):
-    """Every pair that the paper tells apart and ours orders otherwise, and which of what the paper leaves open turns it."""
+    """Lists the pairs of algorithms that we order otherwise than the paper, and the experiments in which we order them alike."""
     rows, turned, tried = [], 0, 0
     for workload, one in runs.items():
         settings = {title(check): found["results"] for check, found in one["checks"].items()} | one["variants"]

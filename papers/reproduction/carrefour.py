@@ -1,4 +1,4 @@
-"""Carrefour's tables and figures beside ours: programs by themselves, and several at once."""
+"""The section on Carrefour: its tables and figures, published and ours, of single programs and of two at once."""
 import json
 import os
 
@@ -58,7 +58,7 @@ NAMES = {
 
 
 def jobs(tools):
-    """What is to be run, by name; each returns what the section is written of."""
+    """Returns the runs by name: functions whose results `section` writes about."""
     machine = next(machine for machine in tools.matrix["machine"] if machine["paper"] == PAPER)
     machine.setdefault("file", tools.scaled(machine))
     sizes = tools.matrix["carrefour"]
@@ -72,7 +72,7 @@ def jobs(tools):
 
 
 def simulate(tools, machine, recordings, *words):
-    """Results by policy: of one that draws, the run of median time of as many as there are seeds, with all their times."""
+    """Returns results by policy. For a randomised policy: the run with the median time, and all seeds' times."""
     def once(*words):
         output = tools.command(["simulate", *recordings, "--machine", machine["file"], "--json", "--movements", "0", *words], 1)
         return {result["policy"]: result for result in json.loads(output)["results"]}
@@ -88,7 +88,7 @@ def simulate(tools, machine, recordings, *words):
 
 
 def by_mechanism(tools, machine, recordings, *words):
-    """`carrefour` with one of its mechanisms."""
+    """Simulates `carrefour` with each of its mechanisms alone."""
     found = {}
     for mechanism in MECHANISMS:
         others = [other for other in MECHANISMS if other != mechanism]
@@ -98,7 +98,7 @@ def by_mechanism(tools, machine, recordings, *words):
 
 
 def judged(tools, path, keys, judge):
-    """What `judge` found, or did when it was last run with these; how long that took."""
+    """Returns the value of `judge` and its processor time, kept by the keys and settings."""
     return tools.kept(path + ".policies.json", [*keys, tools.ALL_SETTINGS, STILL, tools.version], lambda: tools.timed(judge))
 
 
@@ -116,7 +116,7 @@ def alone(tools, machine, workload):
 
 
 def on_b(tools, machine, workload):
-    """The policies on the other machine."""
+    """Simulates the policies on machine B."""
     arguments = tools.matrix["carrefour"]["machine_b"]["workloads"][workload]
     path = os.path.join(tools.folder, f"{OTHER}-{workload}-alone")
     key, tracing = tools.traced(machine, workload, arguments, path)
@@ -125,7 +125,7 @@ def on_b(tools, machine, workload):
 
 
 def together(tools, machine, built_ns, mechanisms=True):
-    """Pairs, each program on two of the four nodes; the second begins when the first has built what it works on."""
+    """Simulates pairs of programs, each on two of the four nodes. With `built_ns`, the second program starts when the first has built its data."""
     sizes = tools.matrix["carrefour"]["together"]
     half = machine["threads"] // 2
     lower = {**machine, "threads": half}
@@ -175,7 +175,7 @@ placement = "node:3"
 
 
 def remote(tools, machine):
-    """One thread with its memory on its own node, and on another (Figure 2a)."""
+    """Compares one thread with local memory and with all memory on another node (Figure 2a)."""
     one = {**machine, "threads": 1}
     slower, tracing, replaying = {}, 0, 0
     for workload, arguments in tools.matrix["carrefour"]["remote"].items():
@@ -194,30 +194,30 @@ def remote(tools, machine):
 
 
 def while_several(result, threads):
-    """Nanoseconds for which all threads were there. The master is there all the time, the others from the first parallel
-    part to the end, and the sum over all of them is what their time went to."""
+    """Nanoseconds during which all threads run. The main thread runs all the time, the others from the first parallel part to
+    the end. So the sum of all threads' times, less the main thread's time, is the parallel time of the other threads."""
     return (sum(result[part] for part in PARTS) - result["time_ns"]) / (threads - 1)
 
 
 def several(threads):
-    """The time of a result that counts in the paper's minutes."""
+    """Returns the function that gives a result's time with all threads, which corresponds to the paper's times."""
     return lambda result: while_several(result, threads)
 
 
 def faster(results, policy, time=lambda result: result["time_ns"], than="first-touch"):
-    """By how much the policy is faster than first touch, or another, as the paper has it (§4.2)."""
+    """Speed-up of the policy over first touch or another policy, by the paper's formula (§4.2)."""
     return time(results[than]) / time(results[policy]) - 1
 
 
 def with_range(results, policy, time):
-    """By how much the policy is faster than first touch, and from what to what with all seeds."""
+    """Formats the policy's speed-up over first touch, with the range of all seeds."""
     text = document.percent(faster(results, policy, time))
     gains = [time(results["first-touch"]) / time(run) - 1 for run in results[policy].get("seeds", [])]
     return f"{text} ({document.percent(min(gains))} to {document.percent(max(gains))})" if gains else text
 
 
 def longer(found):
-    """Runs long enough for `carrefour`, for its own section: workload and what came of it."""
+    """Returns the workloads and results of the runs that are long enough for `carrefour`."""
     return [(name[len("alone "):], one) for name, one in sorted(found.items()) if name.startswith("alone ")]
 
 
@@ -231,7 +231,7 @@ def published(theirs, own):
 
 
 def section(found, drawing, clock_ghz=2.3):
-    """The text: `found` is by name what `jobs` returned."""
+    """Returns the section's text. `found`: results of the functions of `jobs`, by name."""
     order = list(NAMES)
     runs = {name[len("alone "):]: one for name, one in found.items() if name.startswith("alone ")}
     runs = dict(sorted(runs.items(), key=lambda one: order.index(one[0])))
@@ -295,7 +295,7 @@ def section(found, drawing, clock_ghz=2.3):
 
 
 def times(runs, drawing, name, says):
-    """First touch, and by how much others are faster, in the whole run and while threads run."""
+    """Compares first touch with the other policies, in the whole run and while several threads run."""
     rows, gains = [], [[], []]
     for workload, one in runs.items():
         results, running = one["results"], several(one["threads"])
@@ -313,7 +313,7 @@ def times(runs, drawing, name, says):
 
 
 def machine_b(runs, drawing):
-    """What the text has numbers of."""
+    """Figures 5 and 6 on machine B, where the paper's text gives only the largest speed-ups."""
     if not runs:
         return ""
     threads = max(one["threads"] for one in runs.values())
@@ -327,7 +327,7 @@ def machine_b(runs, drawing):
 
 
 def by_mechanism_chart(drawing, name, says, gained):
-    """Of programs: what is published and ours, by all mechanisms and by one alone."""
+    """Draws published and simulated speed-ups of each program, with all mechanisms and with each alone."""
     programs = [program.replace(" ", "\n", 1) for program, *_ in gained]
     panels = [
         charts.Panel(mechanism, "% faster than first touch", programs, [[100 * both[at] for both in gains] for gains in zip(*(both for _, *both in gained))])
@@ -337,7 +337,7 @@ def by_mechanism_chart(drawing, name, says, gained):
 
 
 def traffic_charts(drawing, name, says, runs, clock_ghz):
-    """Figures 7 and 8, and 10 to 13, of results by what they are of."""
+    """Draws Figures 7 and 8, or 10 to 13. `runs`: results by program or pair."""
     shown = {
         ("imbalance of controllers", "% of the mean"): lambda result: 100 * result["controller_imbalance"],
         ("imbalance of links", "% of the mean"): lambda result: 100 * result["link_imbalance"],
@@ -349,7 +349,7 @@ def traffic_charts(drawing, name, says, runs, clock_ghz):
 
 
 def figures_5_and_6(runs):
-    """Which rankings of theirs hold."""
+    """Compares our ranking of the policies with the published one."""
     times = {workload: {policy: one["results"][policy]["time_ns"] for policy in TOGETHER} for workload, one in runs.items()}
     best = sum(found["carrefour"] <= 1.005 * min(found.values()) for found in times.values())
     worst = max(found["carrefour"] / found["first-touch"] - 1 for found in times.values())
@@ -410,18 +410,18 @@ def figures_7_and_8(runs, drawing, clock_ghz):
 
 
 def latency_order(found):
-    """Published of both Figures 8 and 12: `carrefour` has the lowest latency."""
+    """Checks the claim of Figures 8 and 12 that `carrefour` has the lowest latency."""
     least = sum(mean_latency(results["carrefour"]) <= 1.005 * min(mean_latency(results[policy]) for policy in TOGETHER) for results in found.values())
     return f"\n`carrefour` has the lowest mean latency (within 0.5 %) in {least} of {len(found)}; published: in all of the programs that it shows, MG excepted.\n"
 
 
 def of_both(results, policy, than="first-touch"):
-    """By how much each of two programs is faster."""
+    """Speed-up of each of the two programs."""
     return [a / b - 1 for a, b in zip(results[than]["program_ns"], results[policy]["program_ns"])]
 
 
 def figure_9(pairs, drawing, name, says):
-    """Each program of each pair: how long it takes, and by how much others are faster."""
+    """Draws and tabulates each program's time under first touch and the other policies' speed-ups, by pair."""
     rows, gains = [], {}
     for one in pairs:
         for at, workload in enumerate(one["pair"]):

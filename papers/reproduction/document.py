@@ -1,4 +1,4 @@
-"""papers/reproduction.md from results: what must hold, and the papers' tables beside ours."""
+"""Writes papers/reproduction.md: the goals, and the papers' tables beside ours."""
 import glob
 import os
 import re
@@ -41,23 +41,22 @@ def name(result):
 
 
 def rounded(number):
-    """A published number, where there is one."""
+    """Formats a published number, or a dash if there is none."""
     return "–" if number is None else f"{number:g}"
 
 
 def newest(name):
-    """The newest of the dated files of benches/results with this name, if there is one."""
+    """Returns the path of the newest dated file with this name in benches/results, or None."""
     return max(glob.glob(os.path.join(RESULTS, f"*-{name}")), default=None)
 
 
 def link(path):
-    """To a file of benches/results, from docs."""
+    """Returns the link from papers/ to a file of benches/results."""
     return f"../benches/results/{os.path.basename(path)}"
 
 
 def measured(names, line):
-    """Of the newest file of benches/results with such lines, the last line of each name: the file, and by name what the line has.
-    One is kept of each kind, so that none has been renamed."""
+    """Reads the newest file of benches/results in which `line` matches. Returns its path and, by name, the values of each name's last line."""
     for path in sorted(glob.glob(os.path.join(RESULTS, names)), reverse=True):
         with open(path) as file:
             found = {name: values for name, *values in re.findall(line, file.read(), re.MULTILINE)}
@@ -67,7 +66,7 @@ def measured(names, line):
 
 
 def joined(heading, parts):
-    """Parts under their heading, if there are any."""
+    """Returns the parts under their heading, or nothing if all parts are empty."""
     return heading + "".join(parts) if any(parts) else ""
 
 
@@ -80,7 +79,7 @@ ONLINE_HEADS = ["", "first touch", "`auto`", "against it", "best online", "again
 
 
 def offline_row(name, found, threads):
-    """By how much the plan of `auto` is behind the best other, and the line of it; `threads`: where it has them, if elsewhere."""
+    """Returns how much slower the plan of `auto` is than the best other policy, and the table row. `threads`: the plan's thread layout if it differs."""
     touch, ours, rival = found["first-touch"], found["plan:auto"], best(found, ["first-touch", *OFFLINE, *ONLINE])
     behind = ours / found[rival] - 1
     return behind, [
@@ -89,30 +88,30 @@ def offline_row(name, found, threads):
 
 
 def online_row(name, found):
-    """By how much online `auto` is behind first touch, and behind the best online policy, and the line of it."""
+    """Returns how much slower online `auto` is than first touch and than the best online policy, and the table row."""
     touch, ours, rival = found["first-touch"], found["auto"], best(found, ONLINE)
     slower, behind = ours / touch - 1, ours / found[rival] - 1
     return slower, behind, [name, ms(touch), ms(ours), percent(slower), f"{ms(found[rival])} {rival}", percent(behind)]
 
 
 def gains(found):
-    """Of first touch's time, what `carrefour` saves with the samples that it asks for, and with every miss."""
+    """Returns the shares of first touch's time that `carrefour` saves: with the samples that it asks for, and with every miss."""
     return [1 - found[policy] / found["first-touch"] for policy in ["carrefour", "carrefour, all misses"]]
 
 
 def share(sampled, full):
-    """Of a gain worth the name."""
+    """Formats the sampled gain as a share of the full gain, if the full gain exceeds 1 %."""
     return f"{sampled / full:.0%}" if full > 0.01 else "–"
 
 
 def total_gains(pairs):
-    """Of pairs of gains, the sums where there is one of more than 1 % with every miss."""
+    """Sums both gains over the pairs that gain more than 1 % with every miss."""
     worth = [pair for pair in pairs if pair[1] > 0.01]
     return sum(sampled for sampled, _ in worth), sum(full for _, full in worth)
 
 
 def list_chart(drawing, name, says, rows, limits):
-    """The policy's times against others', in percent, by pair: `limits` by what they are held against."""
+    """Draws the policy's changes against others, in percent, by pair. `limits`: limit lines by comparison."""
     names, *columns = zip(*rows)
     panels = [charts.Panel(title, "%", names, [100 * ratio for ratio in ratios], levels=levels) for (title, levels), ratios in zip(limits.items(), columns)]
     return drawing.rows(name, says, panels)
@@ -236,7 +235,7 @@ def of_machine(results, preset):
 
 
 def agreement(published, ours, apart=0.0):
-    """Do two rankings agree, wherever the published values differ, by more than that share of the smaller one?"""
+    """Counts the published pairs that differ by at least the share `apart` of the smaller value, and those that we order alike."""
     differ = lambda one, other: one != other and max(one, other) >= (1 + apart) * min(one, other)
     pairs = [(i, j) for i in range(len(published)) for j in range(i) if differ(published[i], published[j])]
     same = sum((published[i] - published[j]) * (ours[i] - ours[j]) > 0 for i, j in pairs)

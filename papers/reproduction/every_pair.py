@@ -1,4 +1,4 @@
-"""Every workload on every preset: the table of all pairs, and the section of the page that tells of it."""
+"""Every workload on every preset: the table of all pairs, and the page's section about it."""
 import csv
 import io
 import os
@@ -15,7 +15,7 @@ HEADING = "## Every workload on every preset\n"
 
 
 def table(results, missing):
-    """A line for each pair: simulated nanoseconds under each policy, or why there are none."""
+    """Returns a CSV line for each pair: simulated nanoseconds under each policy, or why they are missing."""
     policies = list({policy: None for one in results for policy in one["results"]})
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
@@ -33,7 +33,7 @@ def table(results, missing):
 
 
 def replaced(page, section):
-    """The page with this section in place of the one that it has; before the papers' policies where it has none."""
+    """Replaces the page's section by this one. If the page has none, puts it before the section "How"."""
     begin = page.find(HEADING)
     if begin < 0:
         begin = end = page.index("## How\n")
@@ -43,7 +43,7 @@ def replaced(page, section):
 
 
 def losses(pairs):
-    """Rows of what is behind, the most first: offline, online."""
+    """Returns the rows of pairs in which `auto` is too slow, worst first: offline, then online."""
     offline, online = [], []
     for pair in pairs:
         pair["offline"], row = offline_row(name(pair), pair["times"], pair["threads"])
@@ -57,7 +57,7 @@ def losses(pairs):
 
 
 def there(pair):
-    """How far first touch is ahead of the best other policy if threads are where the plan has them."""
+    """Change of first touch with the plan's thread layout against the best other policy."""
     if not pair["threads"]:
         return "–"
     rival = pair["times"]["plan:auto"] / (1 + pair["offline"])
@@ -65,7 +65,7 @@ def there(pair):
 
 
 def presets(pairs):
-    """A line for each preset, and whether `auto` is 5 % ahead somewhere on each."""
+    """Returns a table with a line for each preset, and whether every preset has a workload in which `auto` is 5 % faster."""
     rows, all_ahead = [], True
     for machine in sorted({pair["machine"] for pair in pairs}):
         own = [pair for pair in pairs if pair["machine"] == machine]
@@ -83,7 +83,7 @@ def presets(pairs):
 
 
 def elsewhere(pairs):
-    """Of the plans that have threads elsewhere."""
+    """Describes the plans that change the thread layout."""
     moved = [pair for pair in pairs if pair["threads"]]
     if not moved:
         return "No plan has its threads elsewhere than all policies find them."
@@ -99,7 +99,7 @@ def elsewhere(pairs):
 
 
 def chart(drawing, pairs, name, says, unit, ratio, worst):
-    """A dash for every pair over its preset, the worst of a preset by name where it is beyond the limit."""
+    """Draws a dash for each pair above its preset, and names a preset's worst pair if it exceeds the limit."""
     machines = sorted({pair["machine"] for pair in pairs})
     values = [[100 * pair[ratio] for pair in pairs if pair["machine"] == machine] for machine in machines]
     notes = []
@@ -122,7 +122,7 @@ def carrefour(pairs):
 
 
 def section(path, drawing):
-    """Of a table of pairs, a file."""
+    """Returns the section about a table of pairs. `path`: the CSV file."""
     with open(path, newline="") as file:
         # Earlier tables call `carrefour` `traffic`.
         lines = [{column.replace("traffic", "carrefour"): value for column, value in line.items()} for line in csv.DictReader(file)]

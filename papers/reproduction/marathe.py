@@ -1,5 +1,5 @@
-"""Marathe, Thakkar and Mueller's Table 1 and Figures 3 to 18 beside ours: of replays, of the table of all pairs, and of
-what benches/lossy_traces measured."""
+"""The section on Marathe, Thakkar and Mueller: Table 1 and Figures 3 to 18, published and ours. Ours are from replays, the
+table of all pairs, and the results of benches/lossy_traces."""
 import csv
 import os
 import re
@@ -33,7 +33,7 @@ SAMPLED = {"long-latency loads": ([3, 5, 6, 7], [8, 9]), "DTLB misses": ([10, 12
 
 
 def lossy_traces(path):
-    """Of what benches/lossy_traces prints: by figure its name, intervals and rows of values by program."""
+    """Reads a result of benches/lossy_traces. Returns for each figure its name, sampling intervals, and values by program."""
     with open(path) as file:
         text = file.read()
     found = {}
@@ -48,12 +48,12 @@ def lossy_traces(path):
 
 
 def section(results, drawing):
-    """The text, of the results of the papers' machines and of the newest of the files."""
+    """Returns the section's text. `results`: those of the papers' machines."""
     return document.joined("\n### Marathe, Thakkar and Mueller\n", [replays(results, drawing), hop_sensitive(drawing), lossy(drawing), costs(), lost(drawing)])
 
 
 def replays(results, drawing):
-    """Table 1 and Figure 9 of our replays."""
+    """Table 1 and Figure 9, from replays."""
     found = document.of_machine(results, PRESET)
     if not found:
         return ""
@@ -80,7 +80,7 @@ def replays(results, drawing):
 
 
 def hop_sensitive(drawing):
-    """Figure 18, of the table of all pairs."""
+    """Figure 18, from the table of all pairs."""
     path = document.newest("matrix.csv")
     if not path:
         return ""
@@ -107,7 +107,7 @@ def hop_sensitive(drawing):
 
 
 def lossy(drawing):
-    """Figures 3 to 16, of the newest file of benches/lossy_traces."""
+    """Figures 3 to 16, from the newest results of benches/lossy_traces."""
     path = document.newest("lossy-traces.md")
     if not path:
         return ""
@@ -160,7 +160,7 @@ def lossy(drawing):
 
 
 def costs():
-    """Figures 4 and 11, of what benches/lossy_traces and benches/sampler_cost measured."""
+    """Figures 4 and 11, from the results of benches/lossy_traces and benches/sampler_cost."""
     traced_from, traced = document.measured("*-lossy-traces.md", r"^(\w+) .*, traced [\d.]+ s \((\d+) x,")
     clock_from, clock = document.measured("????-??-??.md", r"^(cg) +ours +bare ([\d.]+) s, sampled ([\d.]+) s: .* ([\d.]+) % at the default (\d+) Hz$")
     times = [int(slower) for slower, in traced.values()]
@@ -181,7 +181,7 @@ def costs():
 
 
 def lost(drawing):
-    """Figure 17, of what benches/live_cost measured."""
+    """Figure 17, from the results of benches/live_cost."""
     path, found = document.measured("*-live-cost.md", r"^triad, (\d+) Hz +[\d.]+ % of a core, +(\d+) samples/s$")
     samples = {1e6 / int(rate): int(count) for rate, (count,) in found.items()}
     samples = dict(sorted(samples.items()))

@@ -1,4 +1,4 @@
-"""NumaMMA's tables and figures beside ours: of replays, of what benches/sampler_cost and benches/lossy_traces measured, and of traces."""
+"""The section on NumaMMA: tables and figures, published and ours. Ours are from replays, benches/sampler_cost, benches/lossy_traces and traces."""
 import os
 
 from reproduction import charts, document, pictures
@@ -18,7 +18,7 @@ SAMPLED = {
 
 
 def section(results, found, drawing):
-    """The text, of the results of the papers' machines, of the newest of the files, and of the runs that pictures are of."""
+    """Returns the section's text. `results`: those of the papers' machines; `found`: the runs for the pictures."""
     return document.joined("\n### NumaMMA\n", [sampling(), speedups(results, drawing), pictures.section(found, drawing)])
 
 

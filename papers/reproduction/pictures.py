@@ -1,4 +1,4 @@
-"""NumaMMA's pictures redone: which threads access which pages of an object, and when."""
+"""NumaMMA's Figures 1 to 6: which threads access which pages of an object, and when."""
 import collections
 import colorsys
 import csv
@@ -19,7 +19,7 @@ PAGE_BYTES = 4096
 
 @dataclasses.dataclass
 class Figure:
-    """A picture of an object, called as `nearpage export` calls it."""
+    """A picture of one object. `object`: the object's name in `nearpage export`."""
 
     number: int
     workload: str
@@ -46,7 +46,7 @@ FIGURES = [
 
 
 def jobs(tools):
-    """What is to be run, by name; each returns what the section is drawn of."""
+    """Returns the runs by workload: functions whose results `section` draws."""
     machine = {"preset": PRESET, "layout": "compact"}
     machine["file"] = tools.scaled(machine)
     return {name: lambda name=name, how=how: run(tools, {**machine, **how}, name) for name, how in tools.matrix["numamma"].items()}
@@ -66,7 +66,7 @@ def run(tools, machine, workload):
 
 
 def picture(figure, rows):
-    """Of every rectangle that was accessed, from left to right and upwards: the thread with most accesses, or how many accesses there were of its thread."""
+    """Divides the picture into rectangles. Finds for each accessed rectangle the thread with most accesses or, in a picture by thread, its thread's accesses."""
     weight = lambda rows: sum(float(row["weight"]) for row in rows)
     whole = weight(row for row in rows if row["object_kind"] in ["static", "heap"])
     rows = [row for row in rows if row["object"].split(" (")[0] == figure.object]
@@ -91,12 +91,12 @@ def picture(figure, rows):
 
 
 def colour(thread, threads):
-    """Neighbours differ in lightness, too."""
+    """Returns a thread's colour. Neighbouring threads also differ in lightness."""
     return [round(255 * part) for part in colorsys.hsv_to_rgb(0.85 * thread / threads, 0.9, 0.9 - 0.35 * (thread % 2))]
 
 
 def script(figure, found):
-    """gnuplot's words for a picture."""
+    """Returns the gnuplot script of a picture."""
     across, up = found["across"], found["up"]
     pixels = {(right, above): what for right, above, what in found["cells"]}
     most = max(pixels.values())
@@ -126,7 +126,7 @@ SHARES = (
 
 
 def section(found, drawing):
-    """The figures that there are recordings for; `found`: by workload."""
+    """Returns the section's text, with the figures that have recordings. `found`: results by workload."""
     parts, rows = [], []
     for figure in FIGURES:
         if figure.workload not in found:
