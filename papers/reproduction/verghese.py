@@ -1,8 +1,8 @@
-"""Verghese, Devine, Gupta, Rosenblum: Tables 5 and 7 to 12 and the figures of §6 and §7.
+"""The section on Verghese, Devine, Gupta and Rosenblum: Tables 5 and 7 to 12, and the figures of §6 and §7.
 
-For Raytrace and Splash here; for Engineering, Database and the kernel of Pmake in papers/trace_real_programs, which
-has programs of today for these. On his machines as published: no cache is divided. Of ours, what counts begins
-after initialisation, as his checkpoints do (§5). Times are sums over processors without what these wait, as his cumulative CPU time.
+Raytrace and Splash are run here. papers/trace_real_programs runs present-day programs in place of Engineering, Database
+and Pmake. The machines are as published, with undivided caches. Our runs count after initialisation, because his
+checkpoints were taken there (§5). Times are sums over processors without waiting, as his cumulative CPU time.
 """
 import bisect
 import collections
@@ -86,7 +86,7 @@ READ_MOSTLY = {"database": 0.10}
 
 
 def jobs(tools):
-    """What is to be run, by workload; each returns what the section is written of."""
+    """Returns the runs by workload: functions whose results `section` writes about."""
     chosen = tools.matrix["verghese"]
     # As published, caches are not divided.
     file = os.path.join(tools.folder, f"verghese-{TRACES}.toml")
@@ -105,7 +105,7 @@ def raytrace(tools, machine, arguments):
 
 
 def splash(tools, machine, how):
-    """Three recordings, each with its threads on the processors that its program has, replayed together."""
+    """Records the three programs, each on its own processors, and replays them together."""
     programs, keys, tracing = {}, [], 0
     for program, arguments in how["programs"].items():
         path = os.path.join(tools.folder, f"verghese-splash-{program}")
@@ -125,12 +125,12 @@ def splash(tools, machine, how):
 
 
 def enters(program):
-    """The first phase that a program is there in."""
+    """Returns the first phase in which the program runs."""
     return next(phase for phase, processors in enumerate(PROCESSORS[program]) if processors)
 
 
 def moves(program, how):
-    """A program's schedule: its threads in turn on the processors that it has."""
+    """Returns the schedule file of a program: its threads go round the program's processors of each phase."""
     first, before = enters(program), list(PROCESSORS)[:list(PROCESSORS).index(program)]
     build_ns, phase_ns = (how["raytrace_build_ns"], how["raytrace_phase_ns"]) if program == "raytrace" else (0, how["phase_ns"])
     text = ""
@@ -143,7 +143,7 @@ def moves(program, how):
 
 
 def simulate(command, paths, machine, policies, *words):
-    """Results by policy; where samples are drawn, of the run of median time of several seeds."""
+    """Returns results by policy. With random samples: the run with the median time of several seeds."""
     def once(policies, *more):
         asked = ["simulate", *paths, "--machine", machine, "--json", "--movements", "0", "--policy", ",".join(policies), *words, *more]
         return {result["policy"]: result for result in json.loads(command(asked, 1))["results"]}
@@ -152,7 +152,7 @@ def simulate(command, paths, machine, policies, *words):
 
 
 def chains(reports):
-    """Shares of the data misses by length of read chain; programs have no pages in common that are written."""
+    """Returns shares of the data misses by length of read chain, over all programs. Programs share no written pages."""
     sums = collections.Counter()
     for report in reports:
         for chain in report["read_chains"]["shares"]:
@@ -161,7 +161,7 @@ def chains(reports):
 
 
 def merged(parts):
-    """Of pages counted (what they are ordered by, pages, cache misses), some at a time: the share of the misses that the first of all have, percent by percent."""
+    """Returns the share of the cache misses in the hottest 0, 1, … 100 % of all pages. `parts`: groups of pages, as (sort key, pages, cache misses)."""
     parts = sorted(parts, key=lambda part: part[0] / part[1], reverse=True)
     pages, misses = (list(itertools.accumulate(part[what] for part in parts)) for what in [1, 2])
     def upto(wanted):
@@ -171,7 +171,7 @@ def merged(parts):
 
 
 def hot_pages(reports):
-    """Figure 7.2's curves: of several programs, of all of their pages, a percent of a program's at a time."""
+    """Returns Figure 7.2's curves over the pages of all programs. Each report has its program's pages in steps of one percent."""
     by_cache, by_tlb = [], []
     for report in reports:
         curves = report["hot_pages"]
@@ -186,12 +186,12 @@ def hot_pages(reports):
 
 
 def counted(command, paths):
-    """What a report says of each recording's references."""
+    """Returns the `trace` part of each recording's report."""
     return [json.loads(command(["report", path, "--json"], 1))["trace"] for path in paths]
 
 
 def replay(command, paths, reports, *words, flash_trigger=128):
-    """Every policy on his three machines, and the base policy otherwise than he has it; `reports` as of `counted`."""
+    """Simulates every policy on his three machines, and variants of the base policy. `reports`: from `counted`."""
     set_words = lambda settings: [word for setting in settings for word in ("--set", setting)]
     one = lambda machine, *settings: simulate(command, paths, machine, [BASE], *words, *set_words(settings))[BASE]
     base = lambda *settings: one(TRACES, *settings)
@@ -223,7 +223,7 @@ def replay(command, paths, reports, *words, flash_trigger=128):
 
 
 def all_results(found):
-    """Of a workload, each replay's."""
+    """Returns the results of all replays of a workload."""
     return [found] if "misses" in found else [result for part in found.values() if isinstance(part, dict) for result in all_results(part)]
 
 
@@ -240,7 +240,7 @@ def user(result):
 
 
 def busy(result):
-    """Time of all processors, without waiting."""
+    """Time of all processors without waiting, in nanoseconds."""
     return user(result) + result["move_ns"]
 
 
@@ -253,12 +253,12 @@ def local(result):
 
 
 def keyed(results, middle, at):
-    """Results by a threshold, that of the base policy among them; keys are words where they come from a file."""
+    """Returns results by threshold, with the base policy's result `middle` at the threshold `at`. Keys from a JSON file are strings."""
     return {at: middle, **{int(value): result for value, result in results.items()}}
 
 
 class Claims:
-    """What the paper says of a workload, and whether it is so here."""
+    """The paper's statements about workloads, and whether they hold here."""
 
     def __init__(self):
         self.rows = []
@@ -284,19 +284,19 @@ BARS = "time against round-robin = computing + local + remote stall + overhead (
 
 
 def split(result, whole):
-    """A bar of Figure 6.1, in percent of another result's time: computing, local and remote stall, overhead."""
+    """Formats a bar of Figure 6.1 in percent of the time of `whole`: computing, local and remote stall, overhead."""
     bar = " + ".join(f"{100 * result[part] / busy(whole):.0f}" for part in PARTS)
     return f"{100 * busy(result) / busy(whole):.0f} = {bar} ({local(result)})"
 
 
 def published_time(workload, policy):
-    """In percent of round-robin's, by Table 5."""
+    """Published time in percent of round-robin's (Table 5), or None."""
     (*_, whole), (*_, base) = TABLE_5[workload]
     return 100 * {"round-robin": whole, BASE: base}[policy] / whole if policy in ["round-robin", BASE] else None
 
 
 def bars(found, drawing, figure, heads, results, published, whole_of=lambda one: one[TRACES]["round-robin"]):
-    """A figure of bars like those of Figure 6.1: `results` of a workload, and what is published of each by workload."""
+    """Draws a figure with bars like Figure 6.1's. `results` and `published` return a workload's simulated results and published values."""
     panels, rows = [], []
     for workload, one in found.items():
         whole, own = whole_of(one), results(one)
@@ -313,19 +313,18 @@ def bars(found, drawing, figure, heads, results, published, whole_of=lambda one:
 
 
 def policies(found, drawing, title, figure, machine):
-    """Figures 6.1 and 6.3."""
     published = lambda workload: [published_time(workload, policy) for policy in POLICIES] if machine == TRACES else []
     chart, rows = bars(found, drawing, figure, HEADS, lambda one: [one[machine][policy] for policy in POLICIES], published, lambda one: one[machine]["round-robin"])
     return f"### {title}: {BARS}\n\n" + chart + document.table(["", *HEADS], rows)
 
 
 def kernel(command, paths, *words):
-    """Figure 6.4: of a guest, every policy where only the kernel's misses count."""
+    """Figure 6.4: simulates every policy on a guest's recording with only the kernel's misses."""
     return {name: simulate(command, paths, machine, POLICIES, "--only", "kernel", *words) for name, machine in {"CC-NUMA": TRACES, "CC-NOW": NOW}.items()}
 
 
 def figure_6_4(found, drawing):
-    """`found` is what `kernel` returned."""
+    """Returns the text of Figure 6.4. `found`: the result of `kernel`."""
     chart, rows = bars(found, drawing, "6.4", HEADS, lambda one: [one[policy] for policy in POLICIES], lambda _: [], lambda one: one["round-robin"])
     said = Claims()
     for machine, one in found.items():
@@ -369,7 +368,7 @@ def table_7(found):
 
 
 def functions(result):
-    """Table 9's functions, in nanoseconds: waits for the lock are allocation, flushes for others are flushes."""
+    """Returns Table 9's functions in nanoseconds. Waits for the lock count as allocation, and flushes for other CPUs as flushes."""
     parts = result["move_split"]
     sums = {name: parts[name + "_ns"] for name in FUNCTIONS}
     sums["allocation"] += parts["lock_ns"]
@@ -500,7 +499,7 @@ def misses(found, drawing):
 
 
 def claims_of_settings(add, workload, one, against):
-    """What it says of other thresholds, sources and costs."""
+    """Checks the paper's statements about other thresholds, sources and costs."""
     rr, base, moved = one[TRACES]["round-robin"], one[TRACES][BASE], one[FLASH][BASE]
     triggers = keyed(one["trigger"], base, 128)
     falling = [triggers[value] for value in TRIGGERS]
@@ -621,7 +620,7 @@ WHY = """### Where ours differs, and why (2026-11-24)
 
 
 def section(found, drawing):
-    """The text: `found` is by workload what `jobs` returned."""
+    """Returns the section's text. `found`: results of the functions of `jobs`, by workload."""
     if not found:
         return ""
     found = {workload: found[workload] for workload in PROGRAMS if workload in found}
@@ -644,7 +643,7 @@ def section(found, drawing):
 
 
 def tables(found, drawing, why):
-    """What is told of workloads, `why` it differs included."""
+    """Returns the tables and figures of the workloads. `why`: the text about the differences."""
     # He also ran these programs under his kernel (§8), with less memory.
     on_flash = {workload: one for workload, one in found.items() if workload in TABLE_12}
     return [
