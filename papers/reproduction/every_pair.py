@@ -93,8 +93,8 @@ def elsewhere(pairs):
     pages = statistics.median(pair["times"]["plan:auto"] / pair["times"][THERE] - 1 for pair in moved)
     behind = sum(pair["offline"] > 0.01 for pair in moved)
     return (
-        f"Plans of `auto` have threads elsewhere than all other policies find them in {len(moved)} pairs ({counts}), of which {behind} are more than 1 % "
-        f"behind. In their median first touch takes {percent(touch)} by that alone, and placing pages there {percent(pages)} of the rest."
+        f"Plans of `auto` change the thread layout in {len(moved)} pairs ({counts}), of which {behind} are more than 1 % behind. In the median of these "
+        f"pairs, the layout alone changes the time of first touch by {percent(touch)}, and placing pages in this layout changes it by a further {percent(pages)}."
     )
 
 
@@ -140,19 +140,15 @@ def section(path, drawing):
     those = {reason: [name(line) for line in missing if line["missing"] == reason] for reason in reasons}
     left_out = "".join(f"\nNot done: {', '.join(names)}: {reason}.\n" for reason, names in those.items())
     return (
-        f"{HEADING}\n"
-        f"Written by `papers/reproduce --all`: {len({pair['workload'] for pair in pairs})} workloads on {len({pair['machine'] for pair in pairs})} "
-        f"presets, {len(pairs)} pairs, judged as those above. Every pair with its inputs and its time under each policy: "
-        f"[{os.path.basename(path)}](../benches/results/{os.path.basename(path)}). Threads, layouts and inputs are in "
-        "`papers/reproduction/matrix.toml`, chosen before any policy's result was seen, sizes by the time that they take and their misses: as many threads as CPUs and eight at most, round the nodes where there are more "
-        "CPUs; caches beyond the first level a 64th, but 64 KiB at least. "
-        f"Tracing took {tracing / 60:.0f} minutes of processor time, {tracing / 120:.1f} on two cores, and replaying {replaying / 60:.0f}, {replaying / 120:.1f} "
-        "on two cores; the aims are 30 and 10.\n"
-        f"{left_out}\n"
-        f"- Offline `auto` never more than 1 % slower than the best other: {held(not offline)}; slower by more in {len(offline)} of {len(pairs)}.\n"
+        f"{HEADING}\nWritten by `papers/reproduce --all`: {len({pair['workload'] for pair in pairs})} workloads on {len({pair['machine'] for pair in pairs})} "
+        f"presets, {len(pairs)} pairs, judged like the pairs above. Every pair, with its inputs and its time under each policy, is in [{os.path.basename(path)}](../benches/results/{os.path.basename(path)}). "
+        "Threads, layouts and inputs are in `papers/reproduction/matrix.toml`, chosen before any policy's result was seen, with sizes by the time that "
+        "they take and their misses. There are as many threads as CPUs, but at most eight, which go round the nodes if there are more CPUs. Caches beyond "
+        f"the first level are a 64th, but at least 64 KiB. Tracing took {tracing / 60:.0f} minutes of processor time, {tracing / 120:.1f} on two cores, "
+        f"and replaying {replaying / 60:.0f}, {replaying / 120:.1f} on two cores; the goals are 30 and 10.\n"
+        f"{left_out}\n- Offline `auto` never more than 1 % slower than the best other: {held(not offline)}; slower by more in {len(offline)} of {len(pairs)}.\n"
         f"- At least 5 % faster than the best other somewhere on every preset: {held(all_ahead)}.\n"
-        f"- {elsewhere(pairs)}\n"
-        f"- Online `auto` never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(pairs)}.\n"
+        f"- {elsewhere(pairs)}\n- Online `auto` never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(pairs)}.\n"
         f"- Never more than 5 % slower than the best online policy: {held(rivals == 0)}; slower by more in {rivals} of {len(pairs)}.\n"
         + carrefour(pairs) + "\n"
         + chart(drawing, pairs, "pairs-offline", "Time of offline auto's plan against the best other policy, a dash for each workload, by preset", "% slower than the best other", "offline", 0.01)

@@ -119,9 +119,10 @@ def script(figure, found):
 
 
 SHARES = (
-    "What these objects have of all samples of variables and the heap (§4.1.3, §4.2), and of ours of all misses. A sample of theirs may be a hit, as nearly all accesses are: "
-    "the 520 bytes of `cexact`, 23 % of LU's samples, miss no cache, and what is read once and again weighs less here. Where §4.1.3 gives `cvar` a second "
-    "time, with blocks of 5 MiB, it means `cjac`.\n\n"
+    "The table has these objects' share of all samples of variables and the heap (§4.1.3, §4.2) and, for ours, of all misses. A sample of the paper "
+    "may be a hit, like nearly all accesses. So the 520 bytes of `cexact`, with 23 % of LU's samples, have no misses, and repeatedly read data weighs "
+    "less here. Where §4.1.3 names `cvar` a second time, with blocks of 5 MiB, it means `cjac`.\n"
+    "\n"
 )
 
 
@@ -144,9 +145,9 @@ def section(found, drawing):
     if not parts:
         return ""
     return (
-        f"\n#### Figures 1 to 6 in shape (`{PRESET}`)\n\n"
-        "Misses of traced runs where the paper has samples; a colour is a thread, from red for the first to violet for the last, and the time is that "
-        "which tracing took. As there: the threads of `cg` each have a part of the matrix, those of `lu_blocks` share each period of either array, whose lengths "
-        "differ, `block` is read at random by all, and the points in shares.\n\n" + "".join(parts)
+        f"\n#### Figures 1 to 6 in shape (`{PRESET}`)\n\nThe pictures show misses of traced runs; the paper's show samples. A colour is a thread, from red "
+        "for the first to violet for the last. The time is that of the traced run. As in the paper, each thread of `cg` has a part of the matrix, the "
+        "threads of `lu_blocks` divide each period of both arrays, whose lengths differ, all threads read `block` at random, and each thread reads its "
+        "share of the points.\n\n" + "".join(parts)
         + (SHARES + document.table(["", "ours", "%"], rows) if rows else "")
     )
