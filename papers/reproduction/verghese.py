@@ -274,8 +274,8 @@ class Claims:
         return (
             "### What the paper says of them, and ours\n\n"
             + self.table()
-            + f"\n{agreed} of {len(self.rows)} agree. What hardly matters, or does as well, is within 2 % of the time or 5 points of locality; a published "
-            "percentage is met within 5 points of time and 15 of misses.\n"
+            + f"\n{agreed} of {len(self.rows)} agree. \"Hardly matters\" and \"as well\" mean within 2 % of the time or 5 points of locality. A published percentage "
+              "agrees within 5 points of time and 15 points of misses.\n"
         )
 
 
@@ -393,8 +393,8 @@ def table_8(found):
             rows.append([PROGRAMS[workload], kind, *[pair(*both, 1) for both in zip(theirs, [*each, sum(each)])], pair(BATCH, batch, 1), pair(theirs[-1], at_his, 1)])
     return "### Table 8 (`flash-8-contended`): µs a page\n\n" + document.table(
         ["", "", "interrupt", "decision", "allocation", "links, mapping", "flush", "copy", "end", "all", "pages a batch", "all, in batches of 2.5"], rows) + (
-        "\nReplication is under `replicate`, migration under `migrate`, each mean over all pages moved. The machine's steps are those of his Raytrace, "
-        "interrupt and flush for a batch of two and a half pages; what is measured here is how full batches are, what is waited for the lock (in "
+        "\nReplication is under `replicate`, migration under `migrate`; each figure is a mean over all moved pages. The machine's steps are those of his "
+        "Raytrace, with interrupt and flush for a batch of two and a half pages. Measured here are the sizes of batches, and the waits for the lock (in "
         "allocation) and for controllers (in copy). A collapse's mapping, flush and end are in the columns of these names.\n")
 
 
@@ -410,7 +410,8 @@ def table_9(found):
                      document.agreement(theirs, shares), f"{LOCK.get(workload, '–')} / {lock:.1f}"])
     return "### Table 9: the overhead by function, %\n\n" + document.table(
         ["", "s", "flush", "allocation", "copy", "fault", "links, mapping", "end", "decision", "interrupt", "rankings", "the lock"], rows) + (
-        "\nWhat each of the other seven processors loses when it is asked to flush was derived from his row of Raytrace, so that row is not evidence; others are.\n")
+        ("\nThe time that each of the other seven processors loses for a requested flush was derived from his row of Raytrace. So this row is not evidence; "
+        "the others are.\n"))
 
 
 def table_10(found):
@@ -423,7 +424,7 @@ def table_10(found):
                          *[pair(published, seconds(ns), 2) for published, ns in zip(theirs[1:], times)]])
     return "### Table 10 (`flash-8-contended`): first touch and the policy, seconds\n\n" + document.table(
         ["", "", "% local", "user stall", "user", "kernel", "all"], rows) + (
-        "\nOf the kernel there is only what moving pages costs; his does other work, under first touch too.\n")
+        "\nOur kernel time has only the cost of moving pages; his includes other work, also under first touch.\n")
 
 
 def table_11(found):
@@ -439,7 +440,7 @@ def table_11(found):
             rows.append([PROGRAMS[workload], f"`{machine}`", *cells, *gains])
     return "### Table 11: latency of a miss, µs\n\n" + document.table(
         ["", "", "first touch, local", "remote", "the policy, local", "remote", "% less, local", "remote"], rows) + (
-        "\n`flash-8` has no contention, as his analysis of traces.\n")
+        "\n`flash-8` has no contention, like his analysis of traces.\n")
 
 
 def table_12(found):
@@ -463,7 +464,9 @@ def sensitivity(found, drawing):
     holds = lambda one: [keyed(one["hold"], base(one), 32)[value] for value in HOLDS]
     sources = lambda one: [base(one), *[one["source"][source] for source in SOURCES[1:]]]
     return (
-        "### Figures 6.5 to 6.7 and 7.1 (`flash-8`), as Figure 6.1\n\nThe trigger, with a hold threshold of a quarter of it; the hold threshold; the reset interval; what the policy sees. Published in the pictures: the base policy's, which is one bar of each (Table 5).\n\n"
+        ("### Figures 6.5 to 6.7 and 7.1 (`flash-8`), as Figure 6.1\n\nThe figures vary the trigger (with a hold threshold of a quarter of it), the hold "
+        "threshold, the reset interval, and the events that the policy sees. Published in the pictures is only the base policy, which is one bar of each "
+        "(Table 5).\n\n")
         + figure("6.5", ": trigger", list(map(str, TRIGGERS)), triggers, TRIGGERS.index(128)) + "\n"
         + figure("6.6", ": hold", list(map(str, HOLDS)), holds, HOLDS.index(32)) + "\n"
         + figure("6.7", ": reset", ["100 ms", "400 ms"], lambda one: [base(one), one["reset"]], 0) + "\n"
@@ -629,15 +632,14 @@ def section(found, drawing):
     spent = [sum(one[what] for one in found.values()) for what in ["tracing_s", "replaying_s"]]
     inputs = "; ".join(f"{PROGRAMS[workload]} is `{one['arguments']}`" for workload, one in found.items())
     return "\n".join([
-        "## Verghese's tables and figures\n\n"
-        f"On his machines as published, caches and all, each with one input: {inputs}. Our own code for what he ran, in the sizes that the "
-        "workloads have unless told otherwise, but for fewer frames, for time (results with three and six had been seen), and a smaller volume. Splash is three programs, each recorded with its threads moving to the "
-        "processors that it has in turn, of which Raytrace has 8, 4, 3, 6 and 8 as Volume rendering and Ocean come and go; `simulate` replays them together. What "
-        "counts begins after initialisation, as his checkpoints do, of Splash after Raytrace's, and ends with Raytrace: what the others had left to do then is "
-        f"{uncounted:.1f} % of the misses at most. Times are sums over processors without what they wait. "
-        "Every figure is published / ours; where only directions can be compared, ours alone. Engineering and Database are in "
-        "[real_programs.md](real_programs.md), so are Tables 2 to 4 and 6, and Pmake with its kernel (Figure 6.4). "
-        f"Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f}.\n",
+        f"## Verghese's tables and figures\n\nThe machines are as published, including caches, and each workload has one input: {inputs}. Our own programs "
+        "replace his, at their default sizes, but with fewer frames, to save time (results with three and six had been seen), and a smaller volume. Splash "
+        "consists of three programs. Each is recorded while its threads move to the program's processors in turn: Raytrace has 8, 4, 3, 6 and 8 processors "
+        "while Volume rendering and Ocean start and end. `simulate` replays the three together. Runs count after initialisation, like his checkpoints; "
+        f"Splash counts after Raytrace's initialisation, and ends with Raytrace. The other programs' remaining work is then at most {uncounted:.1f} % of "
+        "the misses. Times are sums over processors without waiting. Figures are published / ours; if only directions can be compared, they are ours alone. "
+        "Engineering and Database are in [real_programs.md](real_programs.md), so are Tables 2 to 4 and 6, and Pmake with its kernel (Figure 6.4). Tracing "
+        f"took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f}.\n",
         *tables(found, drawing, WHY),
     ])
 
