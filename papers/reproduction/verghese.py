@@ -590,35 +590,35 @@ def claims(found):
 
 WHY = """### Where ours differs, and why (2026-11-24)
 
-- Locality, its gain and its cost come out near his without a parameter of ours. Run for run ours is shorter, and copies are paid for once: with all
-  six frames that the workload has by default Raytrace gains 14.4 % over round-robin (his 14.1), 68 % local (his 64), and 6.2 % over first touch on
-  FLASH; Splash gains 14.8 % (15.0), 70 % local (66), and 3.6 % on FLASH (4.4); 36 of the 47 rows agree then ([all of it](../benches/results/2026-11-24-verghese.md)).
-- Figure 6.2: nine in ten of our data misses are in long read chains, since our threads share nothing but a scene that nobody writes. His take tiles from
-  each other's queues, behind locks. Of Splash 83 % of the misses are Raytrace's here, 11 % Ocean's.
+- Locality, its gain and its cost are near his, without a parameter of ours. Our runs are shorter, and copies are paid for once. With the default
+  six frames, Raytrace gains 14.4 % over round-robin (his 14.1), has 68 % local misses (his 64), and gains 6.2 % over first touch on
+  FLASH. Splash gains 14.8 % (15.0), has 70 % local misses (66), and gains 3.6 % on FLASH (4.4). 36 of the 47 rows agree then ([all results](../benches/results/2026-11-24-verghese.md)).
+- Figure 6.2: nine in ten of our data misses are in long read chains, because our threads share only a scene that no thread writes. His threads take tiles from
+  each other's queues, behind locks. In our Splash, 83 % of the misses are Raytrace's, 11 % Ocean's.
 - Figures 6.3 and 6.7: the trigger is a rate, and our misses are spread evenly over the 770 pages that have any (Figure 7.2; 44 a page, processor and reset interval of
-  Raytrace under first touch), so that a page is over 128 in some intervals and not in others. Four times the interval, and most are over it. On
-  CC-NOW a miss takes two and a half times as long, an interval has fewer, and fewer pages are copied. He finds few pages at the border.
-- Table 7: all that our Raytrace touches is its scene, and copies of it are twice what the program has; half of them is half of the copies.
-  Of his 7,257 pages few are hot. Splash's replicas make way where Volume rendering and Ocean begin, and are made again: 2,779 for 2,155, as his (2,569 for 2,013).
-- Splash, Figure 6.1: threads move to the processors that their program has, and what they have written is left behind. As many copies as his (2,155 to 2,013) make as much local, 66 % (66), and gain
-  8.6 % over first touch (9.4). 498 pages migrate for his 4,131: what migration could gain is in Ocean's rows, and next to Raytrace's misses they are so few that with replication it
-  adds nothing, and alone, 1,130 pages, costs what it saves. With an Ocean of 386 points a side (two steps, begun after 300 ms to be done in time), which has 28 % of the misses, replication gains 9.4 % over first touch (0.6 % of its misses are cut off at
+  Raytrace under first touch), so a page exceeds 128 in some intervals and not in others. With four times the interval, most pages exceed it. On
+  CC-NOW, a miss takes two and a half times as long, so an interval has fewer misses, and fewer pages are copied. He finds few pages at the border.
+- Table 7: our Raytrace touches only its scene, whose copies have twice the program's pages. So half of the additional pages is half of the copies.
+  Few of his 7,257 pages are hot. Splash's replicas are removed when Volume rendering and Ocean begin, and made again: 2,779 instead of 2,155, as in his (2,569 instead of 2,013).
+- Splash, Figure 6.1: threads move to their program's processors, and leave pages that they have written behind. About as many copies as his (2,155 and 2,013) make as many misses local, 66 % (66), and gain
+  8.6 % over first touch (9.4). 498 pages migrate instead of his 4,131. Migration could gain only in Ocean's rows, whose misses are few beside Raytrace's. With replication, migration
+  adds nothing. Alone, with 1,130 pages, it costs as much as it saves. With an Ocean of 386 points a side (two steps, begun after 300 ms to be done in time), which has 28 % of the misses, replication gains 9.4 % over first touch (0.6 % of its misses are cut off at
   the end, which flatters it), migration 0.4 and both 10.0.
-- The mix as one program (`splash_mix`, which is in no table any more), whose threads stay where they are and take up another application, had made 51 % local with 161 migrations; 18 of its 22 rows agreed, of those that are here all but that of the halves
+- An earlier version ran the mix as one program (`splash_mix`, no longer in the tables), whose threads stay in place and switch to another application. It had 51 % local misses with 161 migrations. 18 of its 22 rows agreed: of the present rows, all except the halves
   (6.1), 6.2, 6.7 and the trigger that follows contention.
-- Volume rendering and Ocean begin at fixed times after Raytrace has built its scene; Raytrace makes way at fixed points of its own run, which it reaches sooner under a better policy. Where programs overlap they take turns on a processor,
-  and that is waiting, which is not counted. Eight threads on three processors share their caches, as traced; his had as many processes as processors.
-- A trigger that follows contention changes nothing, as there is none: 0.7 to 0.9 % of the overhead is waiting for the lock (his 17 %), with less than
-  one move a millisecond; his lock is the rest of the kernel's, too. One that follows memory pressure does as he expects.
-- Tables 8 and 9, flushes: 500 µs bring 1.2 hot pages together here and two and a half there, so that each page pays for twice the interrupts and flushes.
-  If a batch may wait for 10 ms (`batch_ns=10000000`, not his), the overhead of Splash is 1.5 s in place of 2.5, and it gains 1.4 % over first touch in place of 0.2.
-  In batches of his size the sums are his: the last column of Table 8. Splash's allocation there is his lock again.
-- §8.3: one miss in ten, drawn, brings pages at the border over the trigger that all misses leave below it: a third more pages move, and what each costs here is not
-  made up for before the run ends. With the longer batches sampling costs Splash 1.1 % and not 2.6, in all six frames Raytrace 0.7 %.
-- Table 9, faults: his are of pages that are being moved, read-only meanwhile; here a page moves at once, and stores to copies are a few dozen at most.
-- Table 11: under the policy local misses gain as much as his, from half the latency: here only directories contend, for 270 ns a request, and not
-  buses or memory; remote misses are a ninth above their minimum, which leaves little to gain. So FLASH adds little to what the traces say
-  (Table 12), where his Raytrace gains more than by traces.
+- Volume rendering and Ocean begin at fixed times after Raytrace has built its scene. Raytrace gives up processors at fixed points of its own run, which it reaches sooner under a better policy. If programs overlap, they take turns on a processor.
+  Waiting for a turn is not counted. Eight threads on three processors share their caches, as traced; he had as many processes as processors.
+- A trigger that follows contention changes nothing, because there is no contention: with less than one move per millisecond, 0.7 to 0.9 % of the overhead is waiting for the lock (his 17 %).
+  In his kernel, other code uses the lock, too. A trigger that follows memory pressure behaves as he expects.
+- Tables 8 and 9, flushes: in 500 µs, 1.2 hot pages come together here and two and a half in his runs, so each page pays for twice as many interrupts and flushes.
+  If a batch may wait for 10 ms (`batch_ns=10000000`, unlike his), the overhead of Splash is 1.5 s instead of 2.5 s, and it gains 1.4 % over first touch instead of 0.2 %.
+  With batches of his size, the sums equal his (last column of Table 8). His lock also explains his higher allocation time of Splash.
+- §8.3: with one miss in ten drawn at random, some pages at the border exceed the trigger that they do not reach with all misses. A third more pages move, and their cost is not
+  recovered before the run ends. With the longer batches, sampling costs Splash 1.1 % instead of 2.6 %; with six frames, it costs Raytrace 0.7 %.
+- Table 9, faults: his faults are on pages that are read-only while they move. Here, a page moves at once, and there are at most a few dozen stores to copies.
+- Table 11: under the policy, local misses gain as much as his, from half the latency. Here, only directories contend, for 270 ns per request, not
+  buses or memory. Remote misses are a ninth above their minimum, so they can gain little. So FLASH adds little to the results by traces
+  (Table 12), but his Raytrace gains more on FLASH than by traces.
 """
 
 
