@@ -1,12 +1,12 @@
-/* preload_overhead CASE THREADS PAIRS FILLER: malloc and free, and the CPU time of a pair.
+/* preload_overhead CASE THREADS PAIRS FILLER: prints the CPU time of a pair of malloc and free.
  *
  *   small   16 to 143 bytes
  *   large   5000 bytes
  *   grow    realloc from 16 to 1616 bytes in ten steps, then free; ten calls count as one
  *
- * FILLER arithmetic steps follow each pair; "rate:N" instead measures how many steps bring all
- * threads together to N pairs a second, prints that number and does nothing else. CPU time, not
- * elapsed time: other work on the machine then disturbs less. */
+ * FILLER arithmetic steps follow each pair. With "rate:N" as FILLER, the program only measures and prints the number
+ * of steps with which all threads together make N pairs per second. CPU time is measured instead of elapsed time,
+ * because other work on the machine disturbs it less. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* sampled_windows SECONDS FILE: works in windows of about 25 us, in each of which it looks up words of a mebibyte at
- * random, as crates/sampler/src/sample_cost.rs does. Then writes two 64-bit numbers for each window: its begin
- * (CLOCK_MONOTONIC, nanoseconds), and how often the thread had been switched out before. Windows are adjacent: each
- * ends where the next begins. */
+/* sampled_windows SECONDS FILE: works in adjacent windows of about 25 us. In each, it reads random words of 1 MiB, as
+ * crates/sampler/src/sample_cost.rs does. At the end, it writes two 64-bit numbers for each window: the start time
+ * (CLOCK_MONOTONIC, nanoseconds), and the number of the thread's context switches up to then. A window ends when the
+ * next one starts. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static uint64_t work(void) {
 
 int main(int count, char **words) {
     if (count != 3) return 2;
-    /* Touches all pages before, so that no window has a page fault. */
+    /* Touches all pages first, so that no window has a page fault. */
     for (size_t line = 0; line < LINES; line++) table[line][0] = line;
     for (size_t window = 0; window < WINDOWS_MAX; window++) windows[window].switches = 1;
     uint64_t end_ns = now_ns() + 1e9 * atof(words[1]);

@@ -1,4 +1,4 @@
-/* tracer_hits ROUNDS: two threads, each over 16 KiB of its own, so that nearly every reference hits. */
+/* tracer_hits ROUNDS: two threads each access 16 KiB of their own, so that nearly every access hits the cache. */
 #include <pthread.h>
 #include <stdlib.h>
 

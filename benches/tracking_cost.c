@@ -1,7 +1,7 @@
-/* tracking_cost [PAIRS]: cost of page-fault samples and mapping records for programs that only fault and map. Does the
- * same work with and without the event in turn, about a millisecond each; prints median and quartiles of the ratios of
- * this thread's CPU time. Opens events as the sampler does (crates/sampler/src/opening.rs), but for this thread only.
- * */
+/* tracking_cost [PAIRS]: measures the cost of page-fault samples and mapping records for programs that only fault and
+ * map. Alternates the same work with and without the event, about a millisecond each. Prints the median and quartiles
+ * of the ratios of this thread's CPU time. Opens events like the sampler (crates/sampler/src/opening.rs), but only for
+ * this thread. */
 #define _GNU_SOURCE
 #include <linux/perf_event.h>
 #include <malloc.h>
@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
                             return 1;
                         }
                     }
-                    work[w].run(); /* what opening left behind is gone after this */
+                    work[w].run(); /* Warms up, because opening the event changes the caches. */
                     double began = now_ns();
                     work[w].run();
                     ns[on] = now_ns() - began;

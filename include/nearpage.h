@@ -1,14 +1,14 @@
-/* nearpage.h: mark the stable phase of a program from inside.
+/* nearpage.h: marks the stable phase of a program from inside the program.
  *
  *     nearpage_begin();      after initialisation and warm-up
  *     ...                    the work that is to be profiled
  *     nearpage_end();
  *
- * `nearpage record` then looks at that phase alone, and `nearpage lab` counts it alone. Without nearpage
- * the functions do nothing, and the program links to nothing: the library is looked up once, when it
- * is there. (A weak `nearpage_begin` would do in a position-independent program; in another one the
- * linker makes it null for good.) C and C++, shared and static programs; with a C library older than
- * 2.34, link with -ldl, or define NEARPAGE_NO_DLSYM to make the marks vanish. */
+ * `nearpage record` then profiles only this phase, and `nearpage lab` counts only this phase. Without nearpage, the
+ * functions do nothing. The program need not link to a library: the first call looks the function up by dlsym. (A
+ * weak `nearpage_begin` would not suffice: the linker sets it to null in position-dependent programs.) For C and C++,
+ * in shared and static programs. With a C library older than 2.34, link with -ldl, or define NEARPAGE_NO_DLSYM to
+ * compile without marks. */
 #ifndef NEARPAGE_H
 #define NEARPAGE_H
 
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* As <dlfcn.h> declares it. Weak: a static program that has no dlsym does without. */
+/* Declared as in <dlfcn.h>, but weak, because static programs may lack dlsym. */
 extern void *dlsym(void *__restrict handle, const char *__restrict name)
 #ifdef __cplusplus
     throw()
@@ -31,8 +31,8 @@ extern void *dlsym(void *__restrict handle, const char *__restrict name)
 
 typedef void (*nearpage_mark)(void);
 
-/* An instruction that does nothing, `nopl 0x314d504e(%rax,%rax,1)` for number 1, which an emulator that runs
- * the whole machine sees: no library is there that it could look into. Aligned, so that it is in one
+/* A no-op instruction, `nopl 0x314d504e(%rax,%rax,1)` for number 1. It marks the phase for an emulator of a whole
+ * machine, in which no preload library takes part. The alignment keeps the instruction within one
  * page. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define NEARPAGE_INSTRUCTION(number)                                                                \
@@ -41,7 +41,7 @@ typedef void (*nearpage_mark)(void);
 #define NEARPAGE_INSTRUCTION(number) ((void)0)
 #endif
 
-/* Looks `name` up once; two threads that do so at the same time find the same. */
+/* Looks `name` up once. Threads that do so at the same time find the same function. */
 static inline void nearpage_call(const char *name, nearpage_mark *mark, int *looked_up) {
     if (!__atomic_load_n(looked_up, __ATOMIC_ACQUIRE)) {
         /* RTLD_DEFAULT is a null handle. */

@@ -1,26 +1,25 @@
 /* nearpage_replicate.h: a read-mostly array with a copy on every memory node.
  *
- *     nearpage_replica *table = nearpage_replicate(array, size);   once it is filled
+ *     nearpage_replica *table = nearpage_replicate(array, size);   after the array is filled
  *     const double *mine = nearpage_local(table);                  the copy on this thread's node
  *     ...
  *     nearpage_update(table, offset, values, size);                writes the array and all copies
- *     nearpage_collapse(table);                                    no copies any more
- *     nearpage_release(table);                                     nor a handle; the array stays
+ *     nearpage_collapse(table);                                    frees the copies
+ *     nearpage_release(table);                                     frees the handle, too; the array stays
  *
- * A stock kernel cannot show one address of one process as different pages on different nodes, so
- * a program asks for the copy that is near: at the beginning of a loop, not once for all, as threads
- * may move between nodes. Whoever writes sees to it that nobody reads meanwhile, as with any array;
- * who writes to the array itself, and not with nearpage_update, writes to no copy.
+ * A stock kernel maps an address of a process to a single page, so a program must ask for the copy on its
+ * thread's node. Ask at the start of each loop instead of once, because threads may move between nodes. As with
+ * any array, the program must keep other threads from reading during a write. Stores to the array itself,
+ * without nearpage_update, do not reach the copies.
  *
- * Copies are of anonymous memory that prefers its node (MPOL_PREFERRED): they take size times the
- * number of nodes that the process may use, on top of the array. All copies of a process together take
- * at most NEARPAGE_REPLICAS_MAX bytes (an environment variable; 1 GiB otherwise):
- * nearpage_replica_bytes() says how much there is. What would take more, a machine of one node, a
- * kernel without memory policies: the handle works, without copies, and nearpage_local is the array.
- * 0 is returned only where there is no memory for the handle itself, and taken by nearpage_local and
- * the others without harm (nearpage_local returns 0 then).
+ * Copies are anonymous memory that prefers its node (MPOL_PREFERRED). They take `size` bytes for each node that
+ * the process may use, in addition to the array. All copies of a process together take at most
+ * NEARPAGE_REPLICAS_MAX bytes (an environment variable; default 1 GiB), and nearpage_replica_bytes() returns
+ * their current size. Beyond this limit, on machines with one node, and on kernels without memory policies, the
+ * handle works without copies, and nearpage_local returns the array. nearpage_replicate returns 0 only if there
+ * is no memory for the handle. All functions accept a handle of 0; nearpage_local then returns 0.
  *
- * C and C++, on Linux; nothing to link to, no nearpage needed. Under a strict -std=c…, define
+ * For C and C++ on Linux. The header needs no library and no nearpage. With a strict -std=c…, define
  * _DEFAULT_SOURCE first. */
 #ifndef NEARPAGE_REPLICATE_H
 #define NEARPAGE_REPLICATE_H
@@ -36,8 +35,8 @@
 extern "C" {
 #endif
 
-/* glibc's, from 2.29 on, by another name: <sched.h> declares it for _GNU_SOURCE only. It asks the
- * kernel's page in the process, in some nanoseconds. */
+/* glibc's getcpu (2.29 and later) by another name, because <sched.h> declares it only with _GNU_SOURCE. It reads the
+ * kernel's vDSO, which takes some nanoseconds. */
 extern int nearpage_getcpu(unsigned *cpu, unsigned *node) __asm__("getcpu") __attribute__((weak));
 
 /* Nodes with a greater number get no copy: their threads use the array. */
@@ -46,18 +45,18 @@ extern int nearpage_getcpu(unsigned *cpu, unsigned *node) __asm__("getcpu") __at
 typedef struct nearpage_replica {
     void *array;
     size_t size;
-    /* Of each node, null: none. */
+    /* By node; null for a node without a copy. */
     void *copies[NEARPAGE_NODES_MAX];
 } nearpage_replica;
 
-/* Bytes in copies, of this object file's users; atomic. One place for all files of a program. */
+/* Bytes of all copies; atomic. Weak, so that all object files of a program share one counter. */
 __attribute__((weak)) size_t nearpage_replica_bytes_now = 0;
 
 static inline size_t nearpage_replica_bytes(void) {
     return __atomic_load_n(&nearpage_replica_bytes_now, __ATOMIC_RELAXED);
 }
 
-/* Takes so many bytes of those that copies may have; 0: there are not enough left. */
+/* Reserves bytes for a copy. Returns 0 if the limit does not leave enough. */
 static inline int nearpage_replica_reserve(size_t bytes) {
     const char *text = getenv("NEARPAGE_REPLICAS_MAX");
     size_t most = text && *text ? (size_t)strtoull(text, NULL, 10) : (size_t)1 << 30;
@@ -70,7 +69,7 @@ static inline int nearpage_replica_reserve(size_t bytes) {
     return 1;
 }
 
-/* Memory that prefers one node; null where that can't be had. */
+/* Maps memory that prefers a node. Returns null on failure. */
 static inline void *nearpage_memory_on(unsigned node, size_t size) {
     enum { PREFERRED = 1, LONG_BITS = 8 * sizeof(unsigned long) };
     unsigned long mask[NEARPAGE_NODES_MAX / LONG_BITS] = {0};
@@ -85,10 +84,10 @@ static inline void *nearpage_memory_on(unsigned node, size_t size) {
     return memory;
 }
 
-/* Gives `size` bytes at `array` a copy on every node that the process may use. */
+/* Copies `size` bytes at `array` to every node that the process may use. */
 static inline nearpage_replica *nearpage_replicate(void *array, size_t size) {
     enum { ALLOWED = 4, LONG_BITS = 8 * sizeof(unsigned long) };
-    /* As many as any kernel has: it takes no shorter mask than its own. */
+    /* Large enough for any kernel, which refuses masks shorter than its own. */
     unsigned long allowed[4096 / LONG_BITS] = {0};
     unsigned node, nodes = 0;
     nearpage_replica *replica = (nearpage_replica *)calloc(1, sizeof *replica);
@@ -114,7 +113,7 @@ static inline nearpage_replica *nearpage_replicate(void *array, size_t size) {
     return replica;
 }
 
-/* The copy on the node that the calling thread runs on, or the array where that has none. */
+/* Returns the copy on the calling thread's node, or the array if this node has none. */
 static inline const void *nearpage_local(const nearpage_replica *replica) {
     unsigned cpu = 0, node = 0;
     if (!replica)
@@ -126,7 +125,7 @@ static inline const void *nearpage_local(const nearpage_replica *replica) {
     return replica->copies[node];
 }
 
-/* Writes `size` bytes at `offset` to the array and to every copy; what lies beyond its end is not
+/* Writes `size` bytes at `offset` to the array and to every copy. Bytes beyond the array's end are not
  * written. */
 static inline void nearpage_update(nearpage_replica *replica, size_t offset, const void *from,
                                    size_t size) {
@@ -141,8 +140,8 @@ static inline void nearpage_update(nearpage_replica *replica, size_t offset, con
             memcpy((char *)replica->copies[node] + offset, (char *)replica->array + offset, size);
 }
 
-/* Gives the copies up: for an array that is written often from now on. Pointers that nearpage_local
- * returned before end here. */
+/* Frees the copies, for an array that will be written often. Pointers that nearpage_local returned
+ * before become invalid. */
 static inline void nearpage_collapse(nearpage_replica *replica) {
     unsigned node;
     if (!replica)
@@ -155,7 +154,7 @@ static inline void nearpage_collapse(nearpage_replica *replica) {
         }
 }
 
-/* Gives the copies up, and the handle. */
+/* Frees the copies and the handle. */
 static inline void nearpage_release(nearpage_replica *replica) {
     nearpage_collapse(replica);
     free(replica);

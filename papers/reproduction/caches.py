@@ -1,9 +1,9 @@
-"""Machines with caches for small inputs."""
+"""Machine files with smaller caches, for small inputs."""
 import re
 
 
 def with_smaller_caches(text, divisor, smallest_kib):
-    """A machine file's text, the caches beyond the first level divided."""
+    """Returns the machine file's text with the sizes of all caches beyond the first level divided, down to `smallest_kib`."""
     found = []
     for part in re.split(r"(?m)^(?=\[)", text):
         if part.startswith("[[cache]]") and int(re.search(r"level = (\d)", part)[1]) > 1:

@@ -1,4 +1,4 @@
-"""Carrefour's tables and figures beside ours: programs by themselves, and several at once."""
+"""The section on Carrefour: its tables and figures, published and ours, of single programs and of two at once."""
 import json
 import os
 
@@ -58,7 +58,7 @@ NAMES = {
 
 
 def jobs(tools):
-    """What is to be run, by name; each returns what the section is written of."""
+    """Returns the runs by name: functions whose results `section` writes about."""
     machine = next(machine for machine in tools.matrix["machine"] if machine["paper"] == PAPER)
     machine.setdefault("file", tools.scaled(machine))
     sizes = tools.matrix["carrefour"]
@@ -72,7 +72,7 @@ def jobs(tools):
 
 
 def simulate(tools, machine, recordings, *words):
-    """Results by policy: of one that draws, the run of median time of as many as there are seeds, with all their times."""
+    """Returns results by policy. For a randomised policy: the run with the median time, and all seeds' times."""
     def once(*words):
         output = tools.command(["simulate", *recordings, "--machine", machine["file"], "--json", "--movements", "0", *words], 1)
         return {result["policy"]: result for result in json.loads(output)["results"]}
@@ -88,7 +88,7 @@ def simulate(tools, machine, recordings, *words):
 
 
 def by_mechanism(tools, machine, recordings, *words):
-    """`carrefour` with one of its mechanisms."""
+    """Simulates `carrefour` with each of its mechanisms alone."""
     found = {}
     for mechanism in MECHANISMS:
         others = [other for other in MECHANISMS if other != mechanism]
@@ -98,7 +98,7 @@ def by_mechanism(tools, machine, recordings, *words):
 
 
 def judged(tools, path, keys, judge):
-    """What `judge` found, or did when it was last run with these; how long that took."""
+    """Returns the value of `judge` and its processor time, kept by the keys and settings."""
     return tools.kept(path + ".policies.json", [*keys, tools.ALL_SETTINGS, STILL, tools.version], lambda: tools.timed(judge))
 
 
@@ -116,7 +116,7 @@ def alone(tools, machine, workload):
 
 
 def on_b(tools, machine, workload):
-    """The policies on the other machine."""
+    """Simulates the policies on machine B."""
     arguments = tools.matrix["carrefour"]["machine_b"]["workloads"][workload]
     path = os.path.join(tools.folder, f"{OTHER}-{workload}-alone")
     key, tracing = tools.traced(machine, workload, arguments, path)
@@ -125,7 +125,7 @@ def on_b(tools, machine, workload):
 
 
 def together(tools, machine, built_ns, mechanisms=True):
-    """Pairs, each program on two of the four nodes; the second begins when the first has built what it works on."""
+    """Simulates pairs of programs, each on two of the four nodes. With `built_ns`, the second program starts when the first has built its data."""
     sizes = tools.matrix["carrefour"]["together"]
     half = machine["threads"] // 2
     lower = {**machine, "threads": half}
@@ -175,7 +175,7 @@ placement = "node:3"
 
 
 def remote(tools, machine):
-    """One thread with its memory on its own node, and on another (Figure 2a)."""
+    """Compares one thread with local memory and with all memory on another node (Figure 2a)."""
     one = {**machine, "threads": 1}
     slower, tracing, replaying = {}, 0, 0
     for workload, arguments in tools.matrix["carrefour"]["remote"].items():
@@ -194,30 +194,30 @@ def remote(tools, machine):
 
 
 def while_several(result, threads):
-    """Nanoseconds for which all threads were there. The master is there all the time, the others from the first parallel
-    part to the end, and the sum over all of them is what their time went to."""
+    """Nanoseconds during which all threads run. The main thread runs all the time, the others from the first parallel part to
+    the end. So the sum of all threads' times, less the main thread's time, is the parallel time of the other threads."""
     return (sum(result[part] for part in PARTS) - result["time_ns"]) / (threads - 1)
 
 
 def several(threads):
-    """The time of a result that counts in the paper's minutes."""
+    """Returns the function that gives a result's time with all threads, which corresponds to the paper's times."""
     return lambda result: while_several(result, threads)
 
 
 def faster(results, policy, time=lambda result: result["time_ns"], than="first-touch"):
-    """By how much the policy is faster than first touch, or another, as the paper has it (§4.2)."""
+    """Speed-up of the policy over first touch or another policy, by the paper's formula (§4.2)."""
     return time(results[than]) / time(results[policy]) - 1
 
 
 def with_range(results, policy, time):
-    """By how much the policy is faster than first touch, and from what to what with all seeds."""
+    """Formats the policy's speed-up over first touch, with the range of all seeds."""
     text = document.percent(faster(results, policy, time))
     gains = [time(results["first-touch"]) / time(run) - 1 for run in results[policy].get("seeds", [])]
     return f"{text} ({document.percent(min(gains))} to {document.percent(max(gains))})" if gains else text
 
 
 def longer(found):
-    """Runs long enough for `carrefour`, for its own section: workload and what came of it."""
+    """Returns the workloads and results of the runs that are long enough for `carrefour`."""
     return [(name[len("alone "):], one) for name, one in sorted(found.items()) if name.startswith("alone ")]
 
 
@@ -231,7 +231,7 @@ def published(theirs, own):
 
 
 def section(found, drawing, clock_ghz=2.3):
-    """The text: `found` is by name what `jobs` returned."""
+    """Returns the section's text. `found`: results of the functions of `jobs`, by name."""
     order = list(NAMES)
     runs = {name[len("alone "):]: one for name, one in found.items() if name.startswith("alone ")}
     runs = dict(sorted(runs.items(), key=lambda one: order.index(one[0])))
@@ -240,17 +240,19 @@ def section(found, drawing, clock_ghz=2.3):
         return ""
     spent = [sum(one[what] for one in found.values()) for what in ["tracing_s", "replaying_s"]]
     text = (
-        "\n### Carrefour (`carrefour-a`)\n\n"
-        "Its runs have hundreds of decisions, one a second; here one every 10 ms. So these are other inputs than those above, longer and with more pages. "
-        "They were chosen by first touch alone, before any other policy had run: for Streamcluster a 16th of the paper's working set (113 MB by §4.4), as caches are a 16th, for the others at least the "
-        "500 pages that replication asks for; then steps for 300 ms of simulated time, thirty decisions, or as many as half a minute of tracing makes. FaceRec has nine decisions, as the paper's, which takes less than four seconds on machine B under its policy. NAS's, which have nothing to gain, are shorter. "
-        "Samples are a 16th of the paper's, too, so that a decision has as many of a page as there. "
-        f"Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f} s.\n\n"
-        "`quake`, which multiplies a mesh's sparse matrix by vectors as Facesim does, stands for it, `cluster` for Streamcluster, `faces` for FaceRec and with four times the photographs (`faces long`) for FaceRecLong, `pca` for PCA, `sp` and `is` for the NAS kernels; threads of the last two initialise their own shares (`--parallel-init`), as NAS's do. "
-        "Ours of MG has each row in an allocation of its own, as its C version has; the allocator's words put them all on the master's node (26 % local), where the paper's MG has 97 %. What "
-        "stands for it here is a smoother over planes that its threads initialise: `sor --parallel-init`.\n\n"
-        "*While threads run*: from when the second thread starts to the end, all that the papers' minutes have hardly anything beside. First touch, and by how much others are faster "
-        "(the paper's formula: first touch's time over theirs, less one).\n"
+        "\n### Carrefour (`carrefour-a`)\n\nThe paper's runs have hundreds of decisions, one per second. Here, a decision comes every 10 ms, so these inputs "
+        "are longer than those above and have more pages. They were chosen with first touch, before any other policy had run. Streamcluster has a 16th "
+        "of the paper's working set (113 MB by §4.4), because caches are a 16th. The others have at least the 500 pages that replication needs. Their "
+        "steps take 300 ms of simulated time, for thirty decisions, or half a minute of tracing. FaceRec has nine decisions, like the paper's, which takes "
+        "less than four seconds on machine B under its policy. The NAS programs, which have nothing to gain, are shorter. The number of samples is also "
+        f"a 16th of the paper's, so that a decision has as many samples per page. Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f} "
+        "s.\n\nPrograms stand for the paper's: `quake` for Facesim, because both multiply a mesh's sparse matrix by vectors; `cluster` for Streamcluster; "
+        "`faces` for FaceRec and, with four times the photographs (`faces long`), for FaceRecLong; `pca` for PCA; `sp` and `is` for the NAS kernels. Threads "
+        "of the last two initialise their own shares (`--parallel-init`), as in NAS. Our MG allocates each row separately, like MG's C version. The allocator's "
+        "headers put all rows on the main thread's node (26 % local), but the paper's MG has 97 % local accesses. So `sor --parallel-init` stands for "
+        "MG: a smoother over planes that its threads initialise.\n\n*While threads run* is the time from the start of the second thread to the end, which "
+        "is nearly all of the paper's minutes. Tables have the time of first touch, and the speed-up of other policies by the paper's formula (first touch's "
+        "time over the policy's time, less one).\n"
     )
     text += "\n#### Figures 5 and 6, in shape: the run, and while threads run\n\n"
     text += times(runs, drawing, "carrefour-figures-5-6", "Figures 5 and 6: by how much each policy is faster than first touch")
@@ -272,7 +274,7 @@ def section(found, drawing, clock_ghz=2.3):
     text += "\n#### Table 4: faster than first touch while threads run, with all mechanisms and with one\n\n"
     text += by_mechanism_chart(drawing, "carrefour-table-4", "Table 4: by how much `carrefour` is faster than first touch with all mechanisms and with one, published and ours", gained)
     text += document.table(["", "all", "replication", "interleaving", "co-location", "rankings"], rows)
-    text += f"Ours are of the run of median time of {len(seeds.SEEDS)} seeds, with the least and the most of them.\n"
+    text += f"Ours are from the run with the median time of {len(seeds.SEEDS)} seeds, with the range of all seeds.\n"
     text += "\n#### Table 3: pages, and the memory that replicas take (§4.4)\n\n" + document.table(["", "replicated", "interleaved", "migrated", "collapsed", "more memory, %"], moved)
     text += WHY_4
     text += table_1(runs, drawing, clock_ghz)
@@ -285,8 +287,8 @@ def section(found, drawing, clock_ghz=2.3):
             + drawing.bars("carrefour-figure-2a", "Figure 2(a): by how much a thread is slower with all its memory on another node", ["ours"], [panel], height=180)
             + "Published: at most 20 % slower. Ours, on the node two hops away (113 ns for 87): "
             + ", ".join(f"{workload} {document.percent(share)}" for workload, share in slower.items())
-            + f". At most {max(slower.values()):.0%}. What makes first touch slower above is the queues, not the distance: there a miss takes up to "
-            f"{max(mean_latency(one['results']['first-touch']) for one in runs.values()):.0f} ns on average.\n"
+            + f". At most {max(slower.values()):.0%}. Above, queues make first touch slower, not the distance: a miss takes up to {max((mean_latency(one['results']['first-touch']) for one in runs.values())):.0f} "
+              "ns on average.\n"
         )
     if "together" in found:
         text += several_at_once(found["together"]["pairs"], found.get("together on machine B", {}).get("pairs", []), drawing, clock_ghz)
@@ -295,7 +297,7 @@ def section(found, drawing, clock_ghz=2.3):
 
 
 def times(runs, drawing, name, says):
-    """First touch, and by how much others are faster, in the whole run and while threads run."""
+    """Compares first touch with the other policies, in the whole run and while several threads run."""
     rows, gains = [], [[], []]
     for workload, one in runs.items():
         results, running = one["results"], several(one["threads"])
@@ -313,7 +315,7 @@ def times(runs, drawing, name, says):
 
 
 def machine_b(runs, drawing):
-    """What the text has numbers of."""
+    """Figures 5 and 6 on machine B, where the paper's text gives only the largest speed-ups."""
     if not runs:
         return ""
     threads = max(one["threads"] for one in runs.values())
@@ -327,7 +329,7 @@ def machine_b(runs, drawing):
 
 
 def by_mechanism_chart(drawing, name, says, gained):
-    """Of programs: what is published and ours, by all mechanisms and by one alone."""
+    """Draws published and simulated speed-ups of each program, with all mechanisms and with each alone."""
     programs = [program.replace(" ", "\n", 1) for program, *_ in gained]
     panels = [
         charts.Panel(mechanism, "% faster than first touch", programs, [[100 * both[at] for both in gains] for gains in zip(*(both for _, *both in gained))])
@@ -337,7 +339,7 @@ def by_mechanism_chart(drawing, name, says, gained):
 
 
 def traffic_charts(drawing, name, says, runs, clock_ghz):
-    """Figures 7 and 8, and 10 to 13, of results by what they are of."""
+    """Draws Figures 7 and 8, or 10 to 13. `runs`: results by program or pair."""
     shown = {
         ("imbalance of controllers", "% of the mean"): lambda result: 100 * result["controller_imbalance"],
         ("imbalance of links", "% of the mean"): lambda result: 100 * result["link_imbalance"],
@@ -349,7 +351,7 @@ def traffic_charts(drawing, name, says, runs, clock_ghz):
 
 
 def figures_5_and_6(runs):
-    """Which rankings of theirs hold."""
+    """Compares our ranking of the policies with the published one."""
     times = {workload: {policy: one["results"][policy]["time_ns"] for policy in TOGETHER} for workload, one in runs.items()}
     best = sum(found["carrefour"] <= 1.005 * min(found.values()) for found in times.values())
     worst = max(found["carrefour"] / found["first-touch"] - 1 for found in times.values())
@@ -389,7 +391,8 @@ def table_1(runs, drawing, clock_ghz):
         rows.append([workload, "misses under way, of these", *[published(f"{a:.1f}", f"{b:.1f}") for a, b in zip(under_way, ours)]])
     return (
         "\n#### Table 1, and Figures 2(b) and 3 in shape: interleaving and first touch\n\n" + text + document.table(["", "", "best: interleave", "worst: first touch"], rows)
-        + "\nDirections agree: the same locality and the same misses, and yet a shorter latency, from even controllers and links. Which figures are within 30 % of theirs is in the table of what must hold.\n"
+        + ("\nDirections agree: locality and misses are the same, but latency is shorter, because controllers and links are evenly loaded. The table of what "
+          "must hold lists the figures within 30 % of the paper's.\n")
     )
 
 
@@ -400,28 +403,29 @@ def figures_7_and_8(runs, drawing, clock_ghz):
     }
     rows = [[workload, *[" ".join(form(one["results"][policy]) for policy in TOGETHER) for form in shown.values()]] for workload, one in runs.items()]
     return (
-        "\n#### Figures 7 and 8, in shape\n\nEach of first touch, `interleave`, `kernel-balancing`, `carrefour`; latency in cycles, queues included. No figure is readable in the paper's text.\n\n"
+        ("\n#### Figures 7 and 8, in shape\n\nEach cell has first touch, `interleave`, `kernel-balancing` and `carrefour`. Latency is in cycles, including "
+        "queues. The paper's text has no values of these figures.\n\n")
         + traffic_charts(drawing, "carrefour-figures-7-8", "Figures 7 and 8: imbalance of controllers and links, mean latency and locality by policy",
                          {workload: one["results"] for workload, one in runs.items()}, clock_ghz)
         + document.table(["", "imbalance of controllers", "of links", "mean latency", "local"], rows)
         + latency_order({workload: one["results"] for workload, one in runs.items()})
-        + "Links under `carrefour` are used little where most is local, and unevenly: imbalance of what is little.\n"
+        + "Under `carrefour`, links have little and uneven load if most accesses are local, so their imbalance matters little.\n"
     )
 
 
 def latency_order(found):
-    """Published of both Figures 8 and 12: `carrefour` has the lowest latency."""
+    """Checks the claim of Figures 8 and 12 that `carrefour` has the lowest latency."""
     least = sum(mean_latency(results["carrefour"]) <= 1.005 * min(mean_latency(results[policy]) for policy in TOGETHER) for results in found.values())
     return f"\n`carrefour` has the lowest mean latency (within 0.5 %) in {least} of {len(found)}; published: in all of the programs that it shows, MG excepted.\n"
 
 
 def of_both(results, policy, than="first-touch"):
-    """By how much each of two programs is faster."""
+    """Speed-up of each of the two programs."""
     return [a / b - 1 for a, b in zip(results[than]["program_ns"], results[policy]["program_ns"])]
 
 
 def figure_9(pairs, drawing, name, says):
-    """Each program of each pair: how long it takes, and by how much others are faster."""
+    """Draws and tabulates each program's time under first touch and the other policies' speed-ups, by pair."""
     rows, gains = [], {}
     for one in pairs:
         for at, workload in enumerate(one["pair"]):
@@ -455,8 +459,8 @@ def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
             figure(lambda result: f"{mean_latency(result) * clock_ghz:.0f}"), figure(lambda result: f"{result['local_share']:.0%}"),
         ])
     return (
-        "\n#### Several programs at once (§4.3)\n\n"
-        "Each with eight threads on two of the four nodes, as the paper ran them: the first is recorded on nodes 0 and 1, the second on 2 and 3, and `simulate` replays both together. Gains are of each program's whole run.\n"
+        "\n#### Several programs at once (§4.3)\n\nEach program has eight threads on two of the four nodes, as in the paper. The first program is recorded "
+        "on nodes 0 and 1, the second on 2 and 3, and `simulate` replays both together. Gains are for each program's whole run.\n"
         "\n##### Figure 9, in shape\n\n"
         + figure_9(pairs, drawing, "carrefour-figure-9", "Figure 9: by how much each policy is faster than first touch where two programs run")
         + (f"\nOn machine B (`{OTHER}`), with twelve threads each:\n\n" + figure_9(on_machine_b, drawing, "carrefour-figure-9-b", "Figure 9 on machine B: by how much each policy is faster than first touch where two programs run") if on_machine_b else "")
@@ -466,7 +470,8 @@ def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
         + by_mechanism_chart(drawing, "carrefour-table-5", "Table 5: by how much each program is faster than under first touch with all mechanisms and with one, published and ours", gained)
         + document.table(["", "input", "all", "replication", "interleaving", "co-location", "rankings"], mechanisms)
         + WHY_5
-        + "\n##### Figures 10 to 13, in shape\n\nEach of first touch, `interleave`, `kernel-balancing`, `carrefour`; of both programs together.\n\n"
+        + ("\n##### Figures 10 to 13, in shape\n\nEach cell has first touch, `interleave`, `kernel-balancing` and `carrefour`, for both programs together.\n"
+          "\n")
         + traffic_charts(drawing, "carrefour-figures-10-13", "Figures 10 to 13: imbalance of controllers and links, mean latency and locality by policy, of two programs together",
                          {" + ".join(one["pair"]): one["results"] for one in pairs}, clock_ghz)
         + document.table(["", "imbalance of controllers", "of links", "mean latency, cycles", "local"], figures)
@@ -475,29 +480,45 @@ def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
 
 
 WHY_4 = (
-    "\nOf 2026-11-27, on the machine with a coherence protocol's packets, AMD's routes and a prefetcher, are `cluster` and `faces`, with sixteen times as many samples of a page as the paper had, and `faces` as it was before it did what FaceRec does. `pca` and `faces` as they are now, with as many samples as the paper had, are under [what must hold](#what-must-hold-and-where-it-stands-2026-11-27), of one seed. What is said of other programs is of 2026-11-25, when links carried data alone. Where ours differ, and why:\n\n"
-    "- Co-location alone does little for `cluster`: of its pages only the points themselves are one node's, and these are few of its misses. All mechanisms, replication alone and interleaving alone gain what theirs did, within a tenth, since first touch's queues are theirs ([Table 1](#what-must-hold-and-where-it-stands-2026-11-27)). "
-    "Until 2026-11-26 a miss took 400 cycles under first touch where theirs took 1,197, and `carrefour` gained half of what theirs did.\n"
-    "- `faces` had some 100 ms while threads run: ten decisions, of which the first two only look. Interleaving is there from the start, so that it gained as much as all together, which theirs does not. The whole run, most of which its master took to build a gallery, gained 6 %.\n"
-    "- Moves, copies and collapses cost what they cost there (10 µs, 300 µs), in runs a hundredth as long. Until 2026-11-27 `pca` wrote to a matrix of covariances last: pages that were read by several nodes in one decision were copied and then written to, each collapse 300 µs under the lock. With thread clustering on (as everywhere above; the paper did not "
-    "evaluate it, so it is off here: changed after a first run), a single swap of two of its threads made three times as many collapses.\n"
-    "- More memory: 614 MB are 5 % of what PCA has there, 12 GB of which few pages are copied; of our `pca` all threads read every page until 2026-11-27. Now it has results as theirs, and copies make it 10 % larger.\n"
-    "- `sp` stayed just below 50 misses/µs, so that step 1 left it alone; theirs gained 8 % by co-location, of pages that ours has where they are used (83 %).\n"
+    "\nThe figures of `cluster` and `faces` are of 2026-11-27, on the machine with a coherence protocol's packets, AMD's routes and a prefetcher, with "
+    "sixteen times as many samples per page as in the paper, and with `faces` before it computed the same as FaceRec. [What must hold](#what-must-hold-and-where-it-stands-2026-11-27) "
+    "has the present `pca` and `faces` with as many samples as in the paper, for one seed. Figures of other programs are of 2026-11-25, when links "
+    "carried only data. Ours differ for these reasons:\n\n- Co-location alone does little for `cluster`: only pages of the points themselves belong "
+    "to a single node, and they have few of its misses. All mechanisms together, replication alone and interleaving alone gain as much as in the paper, "
+    "within a tenth, because first touch's queues are like the paper's ([Table 1](#what-must-hold-and-where-it-stands-2026-11-27)). Until 2026-11-26, "
+    "a miss took 400 cycles under first touch instead of the paper's 1,197, and `carrefour` gained half as much as in the paper.\n"
+    "- `faces` had about 100 ms while threads run: ten decisions, of which the first two only observe. Interleaving works from the start, so it gained "
+    "as much as all mechanisms together, unlike in the paper. The whole run, most of which its main thread took to build a gallery, gained 6 %.\n"
+    "- Moves, copies and collapses cost as much as in the paper (10 µs, 300 µs), but runs are a hundredth as long. Until 2026-11-27, `pca` wrote to "
+    "a matrix of covariances at the end. Pages that several nodes read in one decision were copied and then written to, and each collapse took 300 "
+    "µs under the lock. Thread clustering is on everywhere above. The paper did not evaluate it, so it is off here; this was changed after a first "
+    "run, in which a single swap of two of its threads made three times as many collapses.\n"
+    "- Memory: in the paper, 614 MB are 5 % of PCA's memory: few pages of its 12 GB are copied. Until 2026-11-27, all threads of our `pca` read every "
+    "page. Now it has results like PCA's, and copies make it 10 % larger.\n"
+    "- `sp` stayed just below 50 misses/µs, so step 1 did nothing. The paper's SP gained 8 % by co-location of pages, which ours already has on the "
+    "right nodes (83 %).\n"
 )
 WHY_5 = (
-    "\nOf 2026-11-25, when links carried data alone and CPUs had no prefetcher. Each program has two controllers to itself and its threads are half as many, so that there is hardly a queue: a miss takes 92 ns at home and 115 ns elsewhere where 87 and 94 are unloaded. "
-    "What is left to gain is the distance, and interleaving, which puts half of every program's pages on the other one's nodes, loses it for four of six; MG's stand-in loses as much by it as the paper says of MG (25 %). "
-    "`pca` gains next to nothing: it has some fifteen decisions, of which copies and collapses take what they save. Of the pairs that the paper tells apart ours orders most alike. "
-    "What stands for FaceRecLong is `faces` with twice the photographs, and `cluster` begins beside it when its gallery is built. It gains nothing: its eight threads miss some 29 times a microsecond, "
-    "and below 50 step 1 leaves an application alone, so that all 1,254 copies are of `cluster`'s pages, as beside MG's stand-in; `cluster` gains as there, in the paper's order; the order of `faces` is one of tenths of a percent and says nothing. "
-    "On machine B runs are shorter still, a dozen decisions, and interleaving, which is there from the begin, is ahead; samples and moves cost MG's stand-in 6 %.\n"
+    "\nThese figures are of 2026-11-25, when links carried only data and CPUs had no prefetcher. Each program has two controllers to itself and half "
+    "as many threads, so there are hardly any queues: a miss takes 92 ns on the own node and 115 ns elsewhere, against 87 and 94 ns unloaded. Only "
+    "the distance can still be gained. Interleaving puts half of each program's pages on the other program's nodes, and so loses for four of six; "
+    "MG's stand-in loses as much as the paper's MG (25 %). `pca` gains next to nothing: in its fifteen or so decisions, copies and collapses cost "
+    "as much as they save. Ours orders most pairs that the paper distinguishes in the same way. `faces` with twice the photographs stands for FaceRecLong, "
+    "and `cluster` begins when the gallery of `faces` is built. `faces` gains nothing: its eight threads miss about 29 times per microsecond, and "
+    "below 50 step 1 does nothing. So all 1,254 copies are of `cluster`'s pages, as beside MG's stand-in. `cluster` gains as there, in the paper's "
+    "order. The order of `faces` depends on tenths of a percent and means nothing. On machine B, runs are even shorter, with a dozen decisions, and "
+    "interleaving is ahead because it works from the start; samples and moves cost MG's stand-in 6 %.\n"
 )
 WHY_B = (
-    "\nOf 2026-11-25, when links carried data alone and CPUs had no prefetcher. `cluster` gains most here, too: with half as many CPUs again a miss takes 247 ns on average under first touch, where it takes 175 on machine A. Spread evenly it takes 92, of unloaded 86, and does so from the begin, so that interleaving is "
-    "ahead: `carrefour`'s 98 has first touch's queue in it, until its first samples after its first decision are decided upon, and there are fourteen decisions, where theirs had hundreds. `faces` is too short as on machine A and more so: 44 ms while threads run, in which 1,668 copies are not paid back. "
-    "`pca` gains more than on machine A, and again less than by interleaving. The NAS programs have nothing to gain, as there, and interleaving costs them less: with half as many CPUs again to a node queues are longer, and its distances are shorter.\n"
+    "\nThese figures are of 2026-11-25, when links carried only data and CPUs had no prefetcher. `cluster` gains most here, too: with 1.5 times as "
+    "many CPUs, a miss takes 247 ns on average under first touch, against 175 ns on machine A. Interleaved, a miss takes 92 ns (unloaded: 86 ns) from "
+    "the start, so interleaving is ahead. `carrefour`'s 98 ns include first touch's queue until it decides on its first samples, after its first decision; "
+    "there are fourteen decisions, but hundreds in the paper. `faces` is even shorter than on machine A: 44 ms while threads run, in which 1,668 copies "
+    "do not pay. `pca` gains more than on machine A, but again less than by interleaving. The NAS programs have nothing to gain, as on machine A. "
+    "Interleaving costs them less, because queues are longer with 1.5 times as many CPUs per node, and distances are shorter.\n"
 )
 ENERGY = (
-    "\n#### Figure 14: energy\n\nNot redone: `simulate` has `energy_j` where a machine says what a miss, a copied page and time cost, and for this machine nobody does: the paper measured "
-    "the whole server from outside and gives only ratios. By these (§4.5) energy follows the completion time, and remote accesses matter little; of the times above no more could be said.\n"
+    "\n#### Figure 14: energy\n\nNot reproduced. `simulate` gives `energy_j` if a machine file has the energy of a miss, of a copied page and of time. "
+    "For this machine no source has them: the paper measured the whole server from outside and gives only ratios. By these (§4.5), energy follows "
+    "the completion time, and remote accesses matter little, so energy adds nothing to the times above.\n"
 )

@@ -1,4 +1,4 @@
-"""Charts of the page: data in, an SVG file out, drawn by gnuplot."""
+"""Charts as SVG files, drawn by gnuplot."""
 import dataclasses
 import html
 import math
@@ -27,7 +27,7 @@ TITLE, LEFT, GAP = 30, 70, 14
 
 @dataclasses.dataclass
 class Panel:
-    """A pair of axes. Values are by series, then by label; None is not drawn."""
+    """One plot of a chart. Values are by series, then by label; None is not drawn."""
 
     title: str
     unit: str
@@ -45,7 +45,7 @@ class Panel:
 
 
 class Charts:
-    """The charts of one page, in the folder beside it that has its name."""
+    """The charts of one page. Their folder is beside the page and has the page's name."""
 
     def __init__(self, page):
         self.folder = os.path.splitext(os.path.abspath(page))[0]
@@ -53,7 +53,7 @@ class Charts:
         self.scripts = {}
 
     def bars(self, name, says, series, panels, columns=1, height=210, stacked=False):
-        """A bar for each series at each label, side by side or one upon the other."""
+        """Draws a bar for each series at each label: side by side, or stacked."""
         colours = coloured(series)
         beside = 1 if stacked else len(series)
         axes = []
@@ -74,13 +74,13 @@ class Charts:
         return self.draw(name, says, script(axes, legend + published, columns, height))
 
     def rows(self, name, says, panels):
-        """Bars from left to right, one at each label, with the labels at the left of them all."""
+        """Draws horizontal bars, one for each label. The labels are at the left of the first panel."""
         parts = lambda values: [([row for at, value in enumerate(values) for row in [(0, -at), (value, -at), ()]], bar(COLOURS[0], 0.72 * LINE))]
         axes = [Axes(panel, parts(panel.values), panel.values) for panel in panels]
         return self.draw(name, says, script(axes, [], len(panels), LINE * len(panels[0].labels) + 12, sideways=True))
 
     def lines(self, name, says, x, series, panels, columns=1, height=220):
-        """Lines over labels that are numbers; zero is at the edge of a logarithmic axis."""
+        """Draws lines over numeric labels. On a logarithmic axis, zero is at the edge."""
         how = [f"with linespoints lw 2 pt {shape} ps 0.6 lc rgb '{colour}'" for shape, colour in zip(SHAPES, coloured(series))]
         axes = []
         for panel in panels:
@@ -91,7 +91,7 @@ class Charts:
         return self.draw(name, says, script(axes, list(zip(how, series)) if len(series) > 1 else [], columns, height, x))
 
     def dashes(self, name, says, panel, height=300):
-        """A dash for every value; values are by label. Far from zero the vertical axis is as good as logarithmic, near it linear."""
+        """Draws a dash for each value; values are by label. The vertical axis is linear near zero and logarithmic far from zero (asinh)."""
         values = [value for values in panel.values for value in values]
         marks = [(mark, f"{math.asinh(mark):.6g}") for mark in MARKS if min(values) <= mark <= max(values)]
         panel = dataclasses.replace(
@@ -103,14 +103,14 @@ class Charts:
         return self.draw(name, says, script(axes, [], 1, height))
 
     def draw(self, name, says, words):
-        """The line of the page that shows what gnuplot is to draw of these words."""
+        """Keeps the gnuplot script for `write`, and returns the Markdown line that shows its picture."""
         if not self.there:
             return ""
         self.scripts[name] = says, words
         return f"![{says}]({os.path.basename(self.folder)}/{name}.svg)\n\n"
 
     def write(self):
-        """Draws all that the page shows."""
+        """Runs all kept scripts."""
         for name, (says, words) in self.scripts.items():
             os.makedirs(self.folder, exist_ok=True)
             drawn = subprocess.run([COMMAND, "-"], input=words, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
@@ -120,7 +120,7 @@ class Charts:
 
 @dataclasses.dataclass
 class Axes:
-    """A panel, rows of numbers with how each is drawn, and what its scale has to hold."""
+    """A panel, its rows of numbers with their gnuplot styles, and the values that its scale must cover."""
 
     panel: Panel
     parts: list
@@ -128,7 +128,7 @@ class Axes:
 
 
 def smaller(svg):
-    """Without empty groups, unused filters, names that nobody gave, what SVG assumes anyway, hundredths of a pixel and the font at every word: half of what gnuplot writes."""
+    """Halves gnuplot's output: removes empty groups, unused filters, generated names, SVG's defaults, hundredths of a pixel and repeated fonts."""
     svg = re.sub(r' stroke-linecap="butt" stroke-linejoin="miter"| color="black"(?= stroke)| stroke-width="1.00"| class="gridline"|<title>gnuplot_plot_\w+</title>', "", svg)
     svg = svg.replace('stroke="currentColor"', 'stroke="black"').replace(FONT, "").replace("<svg ", "<svg" + FONT, 1)
     svg = re.sub(r"rgb\( *(\d+), *(\d+), *(\d+)\)", lambda parts: "#" + "".join(f"{int(part):02x}" for part in parts.groups()), svg)
@@ -143,7 +143,7 @@ def coloured(series):
 
 
 def width(columns):
-    """Of a panel with labels under it, pixels."""
+    """Width in pixels of a panel that has its labels underneath."""
     return (WIDTH - GAP) / columns - LEFT
 
 
@@ -152,7 +152,7 @@ def terminal(height):
 
 
 def bar(colour, pixels):
-    """Bars are thick lines, since gnuplot writes one path of these and a shape for every box."""
+    """Returns the style of a bar. Bars are thick lines: gnuplot writes all lines as one path, but a shape for each box."""
     return f"with lines lw {pixels:.1f} lc rgb '{colour}'"
 
 
@@ -161,12 +161,12 @@ def quoted(text):
 
 
 def tics(places):
-    """Labels and where they are; gnuplot takes them for formats."""
+    """Returns gnuplot's list of labels and positions. Each % is doubled, because gnuplot reads labels as formats."""
     return "(" + ", ".join(f"{quoted(label)} {place}".replace("%", "%%") for label, place in places) + ")"
 
 
 def spread(values, logarithmic):
-    """The range of an axis: zero is in it, where there is one."""
+    """Returns the range of an axis. A linear axis includes zero."""
     if logarithmic:
         return min(values) / 2, max(values) * 1.3
     low, high = min([*values, 0]), max([*values, 0])
@@ -175,12 +175,12 @@ def spread(values, logarithmic):
 
 
 def margins(shares):
-    """Left, right, bottom and top of a plot in shares of the picture."""
+    """Sets a plot's left, right, bottom and top edges, as shares of the picture."""
     return [f"set {edge} at screen {share:.5f}" for edge, share in zip(["lmargin", "rmargin", "bmargin", "tmargin"], shares)]
 
 
 def upright(panel, scale, named):
-    """Axes of bars from left to right."""
+    """Axes of horizontal bars."""
     labels = tics((label, -place) for place, label in enumerate(panel.labels))
     return [
         f"set ytics scale 0 {labels}" if named else "unset ytics", f"set yrange [{0.4 - len(panel.labels)}:0.6]",
@@ -189,7 +189,6 @@ def upright(panel, scale, named):
 
 
 def vertical(panel, scale):
-    """The vertical axis."""
     words = [f"set yrange [{scale[0]:.6g}:{scale[1]:.6g}]", "unset mytics"]
     words += [f"set ytics scale 0.5 {tics(panel.marks)}"] if panel.marks else []
     # Writes 10k instead of 10000, for which there is no room.
@@ -212,7 +211,7 @@ def places(panel, turned):
 
 
 def script(axes, legend, columns, height, x="", sideways=False):
-    """gnuplot's words for panels in columns, under one legend; panels of the same unit have the same scale."""
+    """Returns the gnuplot script for panels in columns under one legend. Panels of the same unit have the same scale."""
     panels = [one.panel for one in axes]
     legend = [*legend, *((LEVEL, level) for level in dict.fromkeys(level for panel in panels for level in panel.levels))]
     names = [line for panel in panels for label in panel.labels for line in str(label).split("\n")]

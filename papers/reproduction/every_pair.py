@@ -1,4 +1,4 @@
-"""Every workload on every preset: the table of all pairs, and the section of the page that tells of it."""
+"""Every workload on every preset: the table of all pairs, and the page's section about it."""
 import csv
 import io
 import os
@@ -15,7 +15,7 @@ HEADING = "## Every workload on every preset\n"
 
 
 def table(results, missing):
-    """A line for each pair: simulated nanoseconds under each policy, or why there are none."""
+    """Returns a CSV line for each pair: simulated nanoseconds under each policy, or why they are missing."""
     policies = list({policy: None for one in results for policy in one["results"]})
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
@@ -33,7 +33,7 @@ def table(results, missing):
 
 
 def replaced(page, section):
-    """The page with this section in place of the one that it has; before the papers' policies where it has none."""
+    """Replaces the page's section by this one. If the page has none, puts it before the section "How"."""
     begin = page.find(HEADING)
     if begin < 0:
         begin = end = page.index("## How\n")
@@ -43,7 +43,7 @@ def replaced(page, section):
 
 
 def losses(pairs):
-    """Rows of what is behind, the most first: offline, online."""
+    """Returns the rows of pairs in which `auto` is too slow, worst first: offline, then online."""
     offline, online = [], []
     for pair in pairs:
         pair["offline"], row = offline_row(name(pair), pair["times"], pair["threads"])
@@ -57,7 +57,7 @@ def losses(pairs):
 
 
 def there(pair):
-    """How far first touch is ahead of the best other policy if threads are where the plan has them."""
+    """Change of first touch with the plan's thread layout against the best other policy."""
     if not pair["threads"]:
         return "–"
     rival = pair["times"]["plan:auto"] / (1 + pair["offline"])
@@ -65,7 +65,7 @@ def there(pair):
 
 
 def presets(pairs):
-    """A line for each preset, and whether `auto` is 5 % ahead somewhere on each."""
+    """Returns a table with a line for each preset, and whether every preset has a workload in which `auto` is 5 % faster."""
     rows, all_ahead = [], True
     for machine in sorted({pair["machine"] for pair in pairs}):
         own = [pair for pair in pairs if pair["machine"] == machine]
@@ -83,7 +83,7 @@ def presets(pairs):
 
 
 def elsewhere(pairs):
-    """Of the plans that have threads elsewhere."""
+    """Describes the plans that change the thread layout."""
     moved = [pair for pair in pairs if pair["threads"]]
     if not moved:
         return "No plan has its threads elsewhere than all policies find them."
@@ -93,13 +93,13 @@ def elsewhere(pairs):
     pages = statistics.median(pair["times"]["plan:auto"] / pair["times"][THERE] - 1 for pair in moved)
     behind = sum(pair["offline"] > 0.01 for pair in moved)
     return (
-        f"Plans of `auto` have threads elsewhere than all other policies find them in {len(moved)} pairs ({counts}), of which {behind} are more than 1 % "
-        f"behind. In their median first touch takes {percent(touch)} by that alone, and placing pages there {percent(pages)} of the rest."
+        f"Plans of `auto` change the thread layout in {len(moved)} pairs ({counts}), of which {behind} are more than 1 % behind. In the median of these "
+        f"pairs, the layout alone changes the time of first touch by {percent(touch)}, and placing pages in this layout changes it by a further {percent(pages)}."
     )
 
 
 def chart(drawing, pairs, name, says, unit, ratio, worst):
-    """A dash for every pair over its preset, the worst of a preset by name where it is beyond the limit."""
+    """Draws a dash for each pair above its preset, and names a preset's worst pair if it exceeds the limit."""
     machines = sorted({pair["machine"] for pair in pairs})
     values = [[100 * pair[ratio] for pair in pairs if pair["machine"] == machine] for machine in machines]
     notes = []
@@ -122,7 +122,7 @@ def carrefour(pairs):
 
 
 def section(path, drawing):
-    """Of a table of pairs, a file."""
+    """Returns the section about a table of pairs. `path`: the CSV file."""
     with open(path, newline="") as file:
         # Earlier tables call `carrefour` `traffic`.
         lines = [{column.replace("traffic", "carrefour"): value for column, value in line.items()} for line in csv.DictReader(file)]
@@ -140,19 +140,15 @@ def section(path, drawing):
     those = {reason: [name(line) for line in missing if line["missing"] == reason] for reason in reasons}
     left_out = "".join(f"\nNot done: {', '.join(names)}: {reason}.\n" for reason, names in those.items())
     return (
-        f"{HEADING}\n"
-        f"Written by `papers/reproduce --all`: {len({pair['workload'] for pair in pairs})} workloads on {len({pair['machine'] for pair in pairs})} "
-        f"presets, {len(pairs)} pairs, judged as those above. Every pair with its inputs and its time under each policy: "
-        f"[{os.path.basename(path)}](../benches/results/{os.path.basename(path)}). Threads, layouts and inputs are in "
-        "`papers/reproduction/matrix.toml`, chosen before any policy's result was seen, sizes by the time that they take and their misses: as many threads as CPUs and eight at most, round the nodes where there are more "
-        "CPUs; caches beyond the first level a 64th, but 64 KiB at least. "
-        f"Tracing took {tracing / 60:.0f} minutes of processor time, {tracing / 120:.1f} on two cores, and replaying {replaying / 60:.0f}, {replaying / 120:.1f} "
-        "on two cores; the aims are 30 and 10.\n"
-        f"{left_out}\n"
-        f"- Offline `auto` never more than 1 % slower than the best other: {held(not offline)}; slower by more in {len(offline)} of {len(pairs)}.\n"
+        f"{HEADING}\nWritten by `papers/reproduce --all`: {len({pair['workload'] for pair in pairs})} workloads on {len({pair['machine'] for pair in pairs})} "
+        f"presets, {len(pairs)} pairs, judged like the pairs above. Every pair, with its inputs and its time under each policy, is in [{os.path.basename(path)}](../benches/results/{os.path.basename(path)}). "
+        "Threads, layouts and inputs are in `papers/reproduction/matrix.toml`, chosen before any policy's result was seen, with sizes by the time that "
+        "they take and their misses. There are as many threads as CPUs, but at most eight, which go round the nodes if there are more CPUs. Caches beyond "
+        f"the first level are a 64th, but at least 64 KiB. Tracing took {tracing / 60:.0f} minutes of processor time, {tracing / 120:.1f} on two cores, "
+        f"and replaying {replaying / 60:.0f}, {replaying / 120:.1f} on two cores; the goals are 30 and 10.\n"
+        f"{left_out}\n- Offline `auto` never more than 1 % slower than the best other: {held(not offline)}; slower by more in {len(offline)} of {len(pairs)}.\n"
         f"- At least 5 % faster than the best other somewhere on every preset: {held(all_ahead)}.\n"
-        f"- {elsewhere(pairs)}\n"
-        f"- Online `auto` never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(pairs)}.\n"
+        f"- {elsewhere(pairs)}\n- Online `auto` never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(pairs)}.\n"
         f"- Never more than 5 % slower than the best online policy: {held(rivals == 0)}; slower by more in {rivals} of {len(pairs)}.\n"
         + carrefour(pairs) + "\n"
         + chart(drawing, pairs, "pairs-offline", "Time of offline auto's plan against the best other policy, a dash for each workload, by preset", "% slower than the best other", "offline", 0.01)

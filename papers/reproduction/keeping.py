@@ -1,17 +1,17 @@
-"""What was run once and need not be again."""
+"""Results of finished runs in files, so that an interrupted program can go on."""
 import hashlib
 import json
 import os
 
 
 def digest(program):
-    """Tells a program from every other one."""
+    """Returns a hash of the program's file: the program's version."""
     with open(program, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 
 
 def store(path, text):
-    """Writes a file, all of it or nothing. Processes on many hosts may write the same one."""
+    """Writes a file atomically. Processes on several hosts may write the same file."""
     new = f"{path}.{os.uname().nodename}.{os.getpid()}.new"
     with open(new, "w") as file:
         file.write(text)
@@ -19,7 +19,7 @@ def store(path, text):
 
 
 def kept(path, key, make):
-    """What `make` returned, or what it did when it was last run with this key."""
+    """Returns the value that the file has for this key. If the file has another key or is missing, calls `make` and stores its value."""
     key = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     if os.path.exists(path):
         with open(path) as file:

@@ -1,5 +1,5 @@
-"""Marathe, Thakkar and Mueller's Table 1 and Figures 3 to 18 beside ours: of replays, of the table of all pairs, and of
-what benches/lossy_traces measured."""
+"""The section on Marathe, Thakkar and Mueller: Table 1 and Figures 3 to 18, published and ours. Ours are from replays, the
+table of all pairs, and the results of benches/lossy_traces."""
 import csv
 import os
 import re
@@ -33,7 +33,7 @@ SAMPLED = {"long-latency loads": ([3, 5, 6, 7], [8, 9]), "DTLB misses": ([10, 12
 
 
 def lossy_traces(path):
-    """Of what benches/lossy_traces prints: by figure its name, intervals and rows of values by program."""
+    """Reads a result of benches/lossy_traces. Returns for each figure its name, sampling intervals, and values by program."""
     with open(path) as file:
         text = file.read()
     found = {}
@@ -48,12 +48,12 @@ def lossy_traces(path):
 
 
 def section(results, drawing):
-    """The text, of the results of the papers' machines and of the newest of the files."""
+    """Returns the section's text. `results`: those of the papers' machines."""
     return document.joined("\n### Marathe, Thakkar and Mueller\n", [replays(results, drawing), hop_sensitive(drawing), lossy(drawing), costs(), lost(drawing)])
 
 
 def replays(results, drawing):
-    """Table 1 and Figure 9 of our replays."""
+    """Table 1 and Figure 9, from replays."""
     found = document.of_machine(results, PRESET)
     if not found:
         return ""
@@ -68,19 +68,20 @@ def replays(results, drawing):
     return (
         f"\n#### Table 1: cycles of a local and a remote access (`{PRESET}`)\n\n"
         + document.table(["", "local", "remote"], [["", *[f"{theirs} / {own:.0f}" for theirs, own in zip(TABLE_1, latencies)]]])
-        + "\nThe machine's latencies are theirs; ours is what misses took in the replays of first touch.\n"
-        f"\n#### Figure 9: less time by a full trace's page hints (`{PRESET}`, Eq. 1), %\n\n"
+        + "\nThe machine's unloaded latencies are the paper's. Ours are the mean times of misses in the replays of first touch.\n"
+          f"\n#### Figure 9: less time by a full trace's page hints (`{PRESET}`, Eq. 1), %\n"
+          "\n"
         + drawing.bars("marathe-figure-9", "Figure 9: less time by page hints, published at a sampling interval of 1 and ours of all misses", [charts.PUBLISHED, "ours"], [panel], height=160)
         + document.table(["", "while several threads run", "ours, the whole run"], rows)
-        + f"\nAverage: published {AVERAGES[9][1]} % on the Altix and 12 % on Opterons, ours {running:.1f} %. Published: CG gains most "
-        "(73 %), IS alone loses. Theirs are whole runs of hundreds of iterations, beside which the initialisation is hardly anything; ours have a few, so "
-        "what is held against theirs is the time from when the second thread starts to the end. Of the whole of our runs the initialisation, by the master alone, is a large "
-        f"part, and slower under a plan, which has most pages away from the master: {whole:.1f} % on average.\n"
+        + f"\nAverage: published {AVERAGES[9][1]} % on the Altix and 12 % on Opterons, ours {running:.1f} %. Published: CG gains most (73 %), IS alone loses. "
+          "The paper's runs have hundreds of iterations, so their initialisation hardly counts. Ours have a few iterations, so the compared time is from "
+          "the start of the second thread to the end. The initialisation, by the main thread alone, is a large part of our whole runs, and it is slower "
+          f"under a plan, because most pages are away from the main thread. For the whole runs, the average is {whole:.1f} %.\n"
     )
 
 
 def hop_sensitive(drawing):
-    """Figure 18, of the table of all pairs."""
+    """Figure 18, from the table of all pairs."""
     path = document.newest("matrix.csv")
     if not path:
         return ""
@@ -100,23 +101,23 @@ def hop_sensitive(drawing):
         f"\n#### Figure 18: less time by hop-sensitive page hints and by interleaving (`{OPTERON}`, Eq. 2), %\n\n"
         + drawing.bars("marathe-figure-18", "Figure 18: less time by hop-sensitive page hints and by interleaving", ["hop-sensitive", "interleave"], [panel], height=180)
         + document.table(["", *found, "mean"], rows)
-        + f"\nPublished of second-level misses: {least} to {most} %, {mean} on average, of first-level misses alike but for LU ({LU_BY_FIRST_LEVEL} %), and interleaving nearly as good on so small a machine, but for Equake, which it harms. Ours are plans of "
-        f"every miss of another input, of the [table of all pairs]({document.link(path)}); while several threads run, and of the whole run, as with Figure 9. `quake` gains by interleaving here, most of all: "
-        "its master has initialised all of it, so that under first touch one controller has nearly all requests.\n"
+        + f"\nPublished of second-level misses: {least} to {most} %, {mean} on average, of first-level misses the same except for LU ({LU_BY_FIRST_LEVEL} "
+          "%), and interleaving nearly as good on so small a machine, but for Equake, which it harms. Ours are plans from every miss with another input, "
+          f"from the [table of all pairs]({document.link(path)}): for the time while several threads run, and for the whole run, as in Figure 9. Here, `quake` "
+          "gains most by interleaving, because its main thread has initialised all data, so one controller gets nearly all requests under first touch.\n"
     )
 
 
 def lossy(drawing):
-    """Figures 3 to 16, of the newest file of benches/lossy_traces."""
+    """Figures 3 to 16, from the newest results of benches/lossy_traces."""
     path = document.newest("lossy-traces.md")
     if not path:
         return ""
     found = lossy_traces(path)
     text = (
-        "\n#### Figures 3, 5 to 10 and 12 to 16: lossy traces\n\n"
-        f"Written by `benches/lossy_traces`, {os.path.basename(path)[:10]}; here are means over nine programs, published / ours, and the least and the most of ours in the pictures. "
-        f"What each program has, what there is to read in it and how the clock does beside them: [{os.path.basename(path)}]({document.link(path)}). "
-        "Time is, as in Figure 9 above, that while several threads run.\n"
+        f"\n#### Figures 3, 5 to 10 and 12 to 16: lossy traces\n\nWritten by `benches/lossy_traces`, {os.path.basename(path)[:10]}; the table has means over "
+        "nine programs, published / ours, and the pictures also have our lowest and highest values. For each program, an explanation and the clock source's "
+        f"results, see [{os.path.basename(path)}]({document.link(path)}). As in Figure 9 above, times are those while several threads run.\n"
     )
     for source, kinds in SAMPLED.items():
         pictures, rows = "", []
@@ -149,18 +150,22 @@ def lossy(drawing):
     misled = [program for program, shares in found[8]["rows"].items() if program != "mean" and shares[by_full] <= shares[by_every] - 1]
     lu = [[found[figure]["name"].lower(), *[f"{theirs} / {own(figure, source):g}" for source, theirs in of.items()]] for figure, of in ANOMALY.items()]
     return (
-        text + "\nOf Figure 8 at an interval of 1 his text says 60 % once and 54 twice: 54 is in the table.\n"
-        "\nSingle programs at an interval of 1, where the paper's text has them, %:\n\n" + document.table(["", *[f"Figure {figure}" for figure in PROGRAMS]], single)
-        + "\nThe anomaly of LU (§7), whose hints are worse of all loads than of one long-latency load in 50, since most loads of `rsd` hit; ours is `nas_lu`, %:\n\n"
+        text + "\nFor Figure 8 at an interval of 1, the paper's text says 60 % once and 54 % twice; the table has 54.\n"
+               "\nSingle programs at an interval of 1, if the paper's text has them, %:\n"
+               "\n" + document.table(["", *[f"Figure {figure}" for figure in PROGRAMS]], single)
+        + ("\nThis is the anomaly of LU (§7), in %: hints from all loads are worse than hints from one long-latency load in 50, because most loads of `rsd` "
+          "hit. Ours is `nas_lu`.\n\n")
         + document.table(["", "of FULL", "of one in 50"], lu)
         + f"\nIn ours FULL's hints leave more remote misses than those of every long-latency load, by a point and more, in: {', '.join(misled) or 'none'}. "
-        "Most of what the threads of rows do in `nas_lu` hits, in the second level, as floating-point loads go past the first; until 2026-11-25 they hit in a first level here, which FULL, of loads of 4 cycles "
-        "and more, did not see, and with 24 points a side a thread's share of `rsd` fitted into its caches: ours was not misled. Where FULL still saves more than for him: its hints are wrong about `rsd` alone, and right about the other arrays.\n"
+          "Most accesses of the row-wise threads in `nas_lu` hit in the second level, because floating-point loads bypass the first. Until 2026-11-25, they "
+          "hit in a first level, which FULL (loads of 4 cycles and more) did not see. And with 24 points per side, a thread's share of `rsd` fitted into "
+          "its caches, so ours was not misled. FULL still saves more here than in the paper, because its hints are wrong only about `rsd`, and right about "
+          "the other arrays.\n"
     )
 
 
 def costs():
-    """Figures 4 and 11, of what benches/lossy_traces and benches/sampler_cost measured."""
+    """Figures 4 and 11, from the results of benches/lossy_traces and benches/sampler_cost."""
     traced_from, traced = document.measured("*-lossy-traces.md", r"^(\w+) .*, traced [\d.]+ s \((\d+) x,")
     clock_from, clock = document.measured("????-??-??.md", r"^(cg) +ours +bare ([\d.]+) s, sampled ([\d.]+) s: .* ([\d.]+) % at the default (\d+) Hz$")
     times = [int(slower) for slower, in traced.values()]
@@ -174,14 +179,16 @@ def costs():
     ]
     return (
         "\n#### Figures 4 and 11: what tracing costs\n\n" + document.table(["", "published", "ours"], rows)
-        + "\nOf the bars the text has these figures alone. Here one trace of all misses is thinned to any interval, so that ours costs the same at each: what `benches/lossy_traces` says of "
-        f"its nine programs ([{os.path.basename(traced_from)[:10]}]({document.link(traced_from)}), beside other work). What costs less where less is sampled is the clock: `cg` under `benches/sampler_cost` "
-        f"([{os.path.basename(clock_from)[:10]}]({document.link(clock_from)}), {rate:.0f} Hz being what nearpage chose). Its cost goes down with the rate; theirs stays, since what the programs' own time step takes is in it.\n"
+        + "\nThe paper's text has only these values of the bars. Here, one trace of all misses is downsampled to each interval, so the cost is the same for "
+          f"all intervals: `benches/lossy_traces` gives it for its nine programs ([{os.path.basename(traced_from)[:10]}]({document.link(traced_from)}), beside "
+          f"other work). The clock source costs less at lower rates: `cg` under `benches/sampler_cost` ([{os.path.basename(clock_from)[:10]}]({document.link(clock_from)}), "
+          f"nearpage chose {rate:.0f} Hz). Its cost falls with the rate. The paper's cost does not fall, because it includes the time step of the program "
+          "itself.\n"
     )
 
 
 def lost(drawing):
-    """Figure 17, of what benches/live_cost measured."""
+    """Figure 17, from the results of benches/live_cost."""
     path, found = document.measured("*-live-cost.md", r"^triad, (\d+) Hz +[\d.]+ % of a core, +(\d+) samples/s$")
     samples = {1e6 / int(rate): int(count) for rate, (count,) in found.items()}
     samples = dict(sorted(samples.items()))
@@ -191,10 +198,12 @@ def lost(drawing):
     panel = charts.Panel("", "samples a second", list(map(round, samples)), [list(samples.values()), list(reciprocal.values())], log="xy")
     rows = [[name, *[f"{by_interval[interval]:.0f}" for interval in samples]] for name, by_interval in [("samples a second", samples), ("reciprocal, of the rarest", reciprocal)]]
     return (
-        "\n#### Figure 17, in shape: samples by interval\n\n"
-        f"Published: of some six million misses PEBS samples less than {PEBS_MOST} % at an interval of 1, of the first and of the second level nearly alike, and at larger intervals there are not as many fewer as the reciprocal says. "
-        f"Ours is the clock's, whose interval is time: `triad` under `benches/live_cost` ([{os.path.basename(path)[:10]}]({document.link(path)}), beside other work).\n\n"
+        f"\n#### Figure 17, in shape: samples by interval\n\nPublished: of some six million misses PEBS samples less than {PEBS_MOST} % at an interval of "
+        "1, of the first and of the second level nearly alike, and at larger intervals the number falls less than the reciprocal. Ours are samples of "
+        f"the clock source, whose interval is a time: `triad` under `benches/live_cost` ([{os.path.basename(path)[:10]}]({document.link(path)}), beside "
+        "other work).\n\n"
         + drawing.lines("marathe-figure-17", "Figure 17: samples a second by the clock's interval, and what the rarest says of the others", "µs between samples", ["ours", "reciprocal of the rarest"], [panel])
         + document.table(["µs between samples", *map(str, panel.labels)], rows)
-        + f"\nThe clock's are within {100 * off:.0f} % of the reciprocal. There is no PEBS here to try; the setting `pebs-10` of `nearpage downsample` takes every tenth load miss and loses none.\n"
+        + (f"\nThe clock source's numbers are within {100 * off:.0f} % of the reciprocal. PEBS was not available for a test; the setting `pebs-10` of `nearpage "
+          "downsample` takes every tenth load miss and loses none.\n")
     )

@@ -1,4 +1,4 @@
-"""What must hold of the papers' figures: where each row stands, and the experiment behind each that is missed. By hand, of single experiments."""
+"""Goals for the papers' figures: the state of each, and the experiments behind each missed goal. Written by hand."""
 from reproduction import document
 
 TITLE = "## What must hold, and where it stands (2026-11-27)"

@@ -1,4 +1,4 @@
-"""NumaMMA's tables and figures beside ours: of replays, of what benches/sampler_cost and benches/lossy_traces measured, and of traces."""
+"""The section on NumaMMA: tables and figures, published and ours. Ours are from replays, benches/sampler_cost, benches/lossy_traces and traces."""
 import os
 
 from reproduction import charts, document, pictures
@@ -18,7 +18,7 @@ SAMPLED = {
 
 
 def section(results, found, drawing):
-    """The text, of the results of the papers' machines, of the newest of the files, and of the runs that pictures are of."""
+    """Returns the section's text. `results`: those of the papers' machines; `found`: the runs for the pictures."""
     return document.joined("\n### NumaMMA\n", [sampling(), speedups(results, drawing), pictures.section(found, drawing)])
 
 
@@ -35,10 +35,10 @@ def sampling():
     return (
         "\n#### Tables 1 and 2: what sampling costs, and how many samples there are\n\n"
         + document.table(["", "longer, %", "samples", "of stacks, %"], rows)
-        + "\nPublished with every 2,000th and every 10,000th access sampled, of class C on 32 CPUs. Ours by the clock, which takes no PMU: "
-        f"`benches/sampler_cost` at the rate that nearpage chooses ([{os.path.basename(costs_from)[:10]}]({document.link(costs_from)}), `cg` alone of theirs), and the samples that "
-        f"`benches/lossy_traces` took at 4,000 Hz in 0.5 to 2 s ([{os.path.basename(counts_from)[:10]}]({document.link(counts_from)})). How many are of stacks was not counted. "
-        "What logging allocations costs besides: [benches/preload_overhead](../benches/README.md).\n"
+        + "\nPublished values are for every 2,000th and every 10,000th access sampled, with class C on 32 CPUs. Ours are by the clock source, which needs "
+          f"no PMU: `benches/sampler_cost` at the rate that nearpage chooses ([{os.path.basename(costs_from)[:10]}]({document.link(costs_from)}), only `cg` "
+          f"of the paper's programs), and the samples that `benches/lossy_traces` took at 4,000 Hz in 0.5 to 2 s ([{os.path.basename(counts_from)[:10]}]({document.link(counts_from)})). "
+          "Samples on stacks were not counted. [benches/preload_overhead](../benches/README.md) has the additional cost of logging allocations.\n"
     )
 
 
@@ -62,6 +62,7 @@ def speedups(results, drawing):
         f"\n#### Tables 3 and 4 (`{PRESET}`): speedup over first touch\n\n"
         + drawing.bars("numamma-tables-3-4", "Tables 3 and 4: speedup over first touch, published and ours", [charts.PUBLISHED, "ours"], panels, columns=2, height=160)
         + document.table(["", *policies, "rankings", "`object`, of another input"], rows)
-        + "\nPlaced by what was seen of the same run, as in the paper; in brackets while several threads run. Ours has 16 threads for 48, and pages of 4 KiB for 2 MiB. "
-        "A plan of `lu_blocks` that was made of another input loses: its blocks are of another size in objects of the same size (above).\n"
+        + "\nPages are placed by a plan from the same run, as in the paper. Values in brackets are for the time while several threads run. Ours has 16 threads "
+          "instead of 48, and pages of 4 KiB instead of 2 MiB. A plan of `lu_blocks` from another input loses, because its blocks have another size in objects "
+          "of the same size (see above).\n"
     )

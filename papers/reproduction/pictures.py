@@ -1,4 +1,4 @@
-"""NumaMMA's pictures redone: which threads access which pages of an object, and when."""
+"""NumaMMA's Figures 1 to 6: which threads access which pages of an object, and when."""
 import collections
 import colorsys
 import csv
@@ -19,7 +19,7 @@ PAGE_BYTES = 4096
 
 @dataclasses.dataclass
 class Figure:
-    """A picture of an object, called as `nearpage export` calls it."""
+    """A picture of one object. `object`: the object's name in `nearpage export`."""
 
     number: int
     workload: str
@@ -46,7 +46,7 @@ FIGURES = [
 
 
 def jobs(tools):
-    """What is to be run, by name; each returns what the section is drawn of."""
+    """Returns the runs by workload: functions whose results `section` draws."""
     machine = {"preset": PRESET, "layout": "compact"}
     machine["file"] = tools.scaled(machine)
     return {name: lambda name=name, how=how: run(tools, {**machine, **how}, name) for name, how in tools.matrix["numamma"].items()}
@@ -66,7 +66,7 @@ def run(tools, machine, workload):
 
 
 def picture(figure, rows):
-    """Of every rectangle that was accessed, from left to right and upwards: the thread with most accesses, or how many accesses there were of its thread."""
+    """Divides the picture into rectangles. Finds for each accessed rectangle the thread with most accesses or, in a picture by thread, its thread's accesses."""
     weight = lambda rows: sum(float(row["weight"]) for row in rows)
     whole = weight(row for row in rows if row["object_kind"] in ["static", "heap"])
     rows = [row for row in rows if row["object"].split(" (")[0] == figure.object]
@@ -91,12 +91,12 @@ def picture(figure, rows):
 
 
 def colour(thread, threads):
-    """Neighbours differ in lightness, too."""
+    """Returns a thread's colour. Neighbouring threads also differ in lightness."""
     return [round(255 * part) for part in colorsys.hsv_to_rgb(0.85 * thread / threads, 0.9, 0.9 - 0.35 * (thread % 2))]
 
 
 def script(figure, found):
-    """gnuplot's words for a picture."""
+    """Returns the gnuplot script of a picture."""
     across, up = found["across"], found["up"]
     pixels = {(right, above): what for right, above, what in found["cells"]}
     most = max(pixels.values())
@@ -119,14 +119,15 @@ def script(figure, found):
 
 
 SHARES = (
-    "What these objects have of all samples of variables and the heap (§4.1.3, §4.2), and of ours of all misses. A sample of theirs may be a hit, as nearly all accesses are: "
-    "the 520 bytes of `cexact`, 23 % of LU's samples, miss no cache, and what is read once and again weighs less here. Where §4.1.3 gives `cvar` a second "
-    "time, with blocks of 5 MiB, it means `cjac`.\n\n"
+    "The table has these objects' share of all samples of variables and the heap (§4.1.3, §4.2) and, for ours, of all misses. A sample of the paper "
+    "may be a hit, like nearly all accesses. So the 520 bytes of `cexact`, with 23 % of LU's samples, have no misses, and repeatedly read data weighs "
+    "less here. Where §4.1.3 names `cvar` a second time, with blocks of 5 MiB, it means `cjac`.\n"
+    "\n"
 )
 
 
 def section(found, drawing):
-    """The figures that there are recordings for; `found`: by workload."""
+    """Returns the section's text, with the figures that have recordings. `found`: results by workload."""
     parts, rows = [], []
     for figure in FIGURES:
         if figure.workload not in found:
@@ -144,9 +145,9 @@ def section(found, drawing):
     if not parts:
         return ""
     return (
-        f"\n#### Figures 1 to 6 in shape (`{PRESET}`)\n\n"
-        "Misses of traced runs where the paper has samples; a colour is a thread, from red for the first to violet for the last, and the time is that "
-        "which tracing took. As there: the threads of `cg` each have a part of the matrix, those of `lu_blocks` share each period of either array, whose lengths "
-        "differ, `block` is read at random by all, and the points in shares.\n\n" + "".join(parts)
+        f"\n#### Figures 1 to 6 in shape (`{PRESET}`)\n\nThe pictures show misses of traced runs; the paper's show samples. A colour is a thread, from red "
+        "for the first to violet for the last. The time is that of the traced run. As in the paper, each thread of `cg` has a part of the matrix, the "
+        "threads of `lu_blocks` divide each period of both arrays, whose lengths differ, all threads read `block` at random, and each thread reads its "
+        "share of the points.\n\n" + "".join(parts)
         + (SHARES + document.table(["", "ours", "%"], rows) if rows else "")
     )

@@ -1,4 +1,4 @@
-"""Policies that draw at random: their figures are of the run of median time of five seeds, with the range of all."""
+"""Randomised policies: each is run with five seeds. The run with the median time counts, and the range of all five is shown."""
 from reproduction import document
 
 SEEDS = range(5)
@@ -13,26 +13,26 @@ def is_randomised(policy, words):
 
 
 def median(first, once, kept=("time_ns",)):
-    """The run of median time of all seeds, with what is `kept` of each; `first`: that of seed 0, `once`: makes another seed's."""
+    """Returns the run with the median time, and the `kept` fields of every seed's run. `first`: the run with seed 0; `once`: runs another seed."""
     runs = [first, *(once("--set", f"seed={seed}") for seed in SEEDS[1:])]
     runs.sort(key=lambda result: result["time_ns"])
     return {**runs[len(runs) // 2], "seeds": [{key: run[key] for key in kept if key in run} for run in runs]}
 
 
 def medians(found, words, once, kept=("time_ns",)):
-    """Results by policy, of `simulate` with these words: those that draw are the median's. `once`: one policy with more words."""
+    """Replaces the results of randomised policies by their median runs. `words`: the arguments that gave `found`; `once`: runs one policy with further arguments."""
     drawn = [policy for policy in found if is_randomised(policy, words)]
     return {**found, **{policy: median(found[policy], lambda *more, policy=policy: once(policy, *more), kept) for policy in drawn}}
 
 
 def times(result):
-    """The least and the most time of a result's seeds, where it has any."""
+    """Returns the shortest and the longest time of all seeds, or None for a policy that is not randomised."""
     found = [run["time_ns"] for run in result.get("seeds", [])]
     return (min(found), max(found)) if found else None
 
 
 def ranged(result, base_ns, sign=1):
-    """How far the time is from another, with the range of all seeds where there are several: `+1.0 % (+0.5 to +2.1)`."""
+    """Returns the change against `base_ns`, with the range of all seeds if there are several: `+1.0 % (+0.5 to +2.1)`."""
     said = document.percent(sign * (result["time_ns"] / base_ns - 1))
     if not (found := times(result)):
         return said

@@ -1,8 +1,8 @@
-"""Verghese, Devine, Gupta, Rosenblum: Tables 5 and 7 to 12 and the figures of §6 and §7.
+"""The section on Verghese, Devine, Gupta and Rosenblum: Tables 5 and 7 to 12, and the figures of §6 and §7.
 
-For Raytrace and Splash here; for Engineering, Database and the kernel of Pmake in papers/trace_real_programs, which
-has programs of today for these. On his machines as published: no cache is divided. Of ours, what counts begins
-after initialisation, as his checkpoints do (§5). Times are sums over processors without what these wait, as his cumulative CPU time.
+Raytrace and Splash are run here. papers/trace_real_programs runs present-day programs in place of Engineering, Database
+and Pmake. The machines are as published, with undivided caches. Our runs count after initialisation, because his
+checkpoints were taken there (§5). Times are sums over processors without waiting, as his cumulative CPU time.
 """
 import bisect
 import collections
@@ -86,7 +86,7 @@ READ_MOSTLY = {"database": 0.10}
 
 
 def jobs(tools):
-    """What is to be run, by workload; each returns what the section is written of."""
+    """Returns the runs by workload: functions whose results `section` writes about."""
     chosen = tools.matrix["verghese"]
     # As published, caches are not divided.
     file = os.path.join(tools.folder, f"verghese-{TRACES}.toml")
@@ -105,7 +105,7 @@ def raytrace(tools, machine, arguments):
 
 
 def splash(tools, machine, how):
-    """Three recordings, each with its threads on the processors that its program has, replayed together."""
+    """Records the three programs, each on its own processors, and replays them together."""
     programs, keys, tracing = {}, [], 0
     for program, arguments in how["programs"].items():
         path = os.path.join(tools.folder, f"verghese-splash-{program}")
@@ -125,12 +125,12 @@ def splash(tools, machine, how):
 
 
 def enters(program):
-    """The first phase that a program is there in."""
+    """Returns the first phase in which the program runs."""
     return next(phase for phase, processors in enumerate(PROCESSORS[program]) if processors)
 
 
 def moves(program, how):
-    """A program's schedule: its threads in turn on the processors that it has."""
+    """Returns the schedule file of a program: its threads go round the program's processors of each phase."""
     first, before = enters(program), list(PROCESSORS)[:list(PROCESSORS).index(program)]
     build_ns, phase_ns = (how["raytrace_build_ns"], how["raytrace_phase_ns"]) if program == "raytrace" else (0, how["phase_ns"])
     text = ""
@@ -143,7 +143,7 @@ def moves(program, how):
 
 
 def simulate(command, paths, machine, policies, *words):
-    """Results by policy; where samples are drawn, of the run of median time of several seeds."""
+    """Returns results by policy. With random samples: the run with the median time of several seeds."""
     def once(policies, *more):
         asked = ["simulate", *paths, "--machine", machine, "--json", "--movements", "0", "--policy", ",".join(policies), *words, *more]
         return {result["policy"]: result for result in json.loads(command(asked, 1))["results"]}
@@ -152,7 +152,7 @@ def simulate(command, paths, machine, policies, *words):
 
 
 def chains(reports):
-    """Shares of the data misses by length of read chain; programs have no pages in common that are written."""
+    """Returns shares of the data misses by length of read chain, over all programs. Programs share no written pages."""
     sums = collections.Counter()
     for report in reports:
         for chain in report["read_chains"]["shares"]:
@@ -161,7 +161,7 @@ def chains(reports):
 
 
 def merged(parts):
-    """Of pages counted (what they are ordered by, pages, cache misses), some at a time: the share of the misses that the first of all have, percent by percent."""
+    """Returns the share of the cache misses in the hottest 0, 1, … 100 % of all pages. `parts`: groups of pages, as (sort key, pages, cache misses)."""
     parts = sorted(parts, key=lambda part: part[0] / part[1], reverse=True)
     pages, misses = (list(itertools.accumulate(part[what] for part in parts)) for what in [1, 2])
     def upto(wanted):
@@ -171,7 +171,7 @@ def merged(parts):
 
 
 def hot_pages(reports):
-    """Figure 7.2's curves: of several programs, of all of their pages, a percent of a program's at a time."""
+    """Returns Figure 7.2's curves over the pages of all programs. Each report has its program's pages in steps of one percent."""
     by_cache, by_tlb = [], []
     for report in reports:
         curves = report["hot_pages"]
@@ -186,12 +186,12 @@ def hot_pages(reports):
 
 
 def counted(command, paths):
-    """What a report says of each recording's references."""
+    """Returns the `trace` part of each recording's report."""
     return [json.loads(command(["report", path, "--json"], 1))["trace"] for path in paths]
 
 
 def replay(command, paths, reports, *words, flash_trigger=128):
-    """Every policy on his three machines, and the base policy otherwise than he has it; `reports` as of `counted`."""
+    """Simulates every policy on his three machines, and variants of the base policy. `reports`: from `counted`."""
     set_words = lambda settings: [word for setting in settings for word in ("--set", setting)]
     one = lambda machine, *settings: simulate(command, paths, machine, [BASE], *words, *set_words(settings))[BASE]
     base = lambda *settings: one(TRACES, *settings)
@@ -223,7 +223,7 @@ def replay(command, paths, reports, *words, flash_trigger=128):
 
 
 def all_results(found):
-    """Of a workload, each replay's."""
+    """Returns the results of all replays of a workload."""
     return [found] if "misses" in found else [result for part in found.values() if isinstance(part, dict) for result in all_results(part)]
 
 
@@ -240,7 +240,7 @@ def user(result):
 
 
 def busy(result):
-    """Time of all processors, without waiting."""
+    """Time of all processors without waiting, in nanoseconds."""
     return user(result) + result["move_ns"]
 
 
@@ -253,12 +253,12 @@ def local(result):
 
 
 def keyed(results, middle, at):
-    """Results by a threshold, that of the base policy among them; keys are words where they come from a file."""
+    """Returns results by threshold, with the base policy's result `middle` at the threshold `at`. Keys from a JSON file are strings."""
     return {at: middle, **{int(value): result for value, result in results.items()}}
 
 
 class Claims:
-    """What the paper says of a workload, and whether it is so here."""
+    """The paper's statements about workloads, and whether they hold here."""
 
     def __init__(self):
         self.rows = []
@@ -274,8 +274,8 @@ class Claims:
         return (
             "### What the paper says of them, and ours\n\n"
             + self.table()
-            + f"\n{agreed} of {len(self.rows)} agree. What hardly matters, or does as well, is within 2 % of the time or 5 points of locality; a published "
-            "percentage is met within 5 points of time and 15 of misses.\n"
+            + f"\n{agreed} of {len(self.rows)} agree. \"Hardly matters\" and \"as well\" mean within 2 % of the time or 5 points of locality. A published percentage "
+              "agrees within 5 points of time and 15 points of misses.\n"
         )
 
 
@@ -284,19 +284,19 @@ BARS = "time against round-robin = computing + local + remote stall + overhead (
 
 
 def split(result, whole):
-    """A bar of Figure 6.1, in percent of another result's time: computing, local and remote stall, overhead."""
+    """Formats a bar of Figure 6.1 in percent of the time of `whole`: computing, local and remote stall, overhead."""
     bar = " + ".join(f"{100 * result[part] / busy(whole):.0f}" for part in PARTS)
     return f"{100 * busy(result) / busy(whole):.0f} = {bar} ({local(result)})"
 
 
 def published_time(workload, policy):
-    """In percent of round-robin's, by Table 5."""
+    """Published time in percent of round-robin's (Table 5), or None."""
     (*_, whole), (*_, base) = TABLE_5[workload]
     return 100 * {"round-robin": whole, BASE: base}[policy] / whole if policy in ["round-robin", BASE] else None
 
 
 def bars(found, drawing, figure, heads, results, published, whole_of=lambda one: one[TRACES]["round-robin"]):
-    """A figure of bars like those of Figure 6.1: `results` of a workload, and what is published of each by workload."""
+    """Draws a figure with bars like Figure 6.1's. `results` and `published` return a workload's simulated results and published values."""
     panels, rows = [], []
     for workload, one in found.items():
         whole, own = whole_of(one), results(one)
@@ -313,19 +313,18 @@ def bars(found, drawing, figure, heads, results, published, whole_of=lambda one:
 
 
 def policies(found, drawing, title, figure, machine):
-    """Figures 6.1 and 6.3."""
     published = lambda workload: [published_time(workload, policy) for policy in POLICIES] if machine == TRACES else []
     chart, rows = bars(found, drawing, figure, HEADS, lambda one: [one[machine][policy] for policy in POLICIES], published, lambda one: one[machine]["round-robin"])
     return f"### {title}: {BARS}\n\n" + chart + document.table(["", *HEADS], rows)
 
 
 def kernel(command, paths, *words):
-    """Figure 6.4: of a guest, every policy where only the kernel's misses count."""
+    """Figure 6.4: simulates every policy on a guest's recording with only the kernel's misses."""
     return {name: simulate(command, paths, machine, POLICIES, "--only", "kernel", *words) for name, machine in {"CC-NUMA": TRACES, "CC-NOW": NOW}.items()}
 
 
 def figure_6_4(found, drawing):
-    """`found` is what `kernel` returned."""
+    """Returns the text of Figure 6.4. `found`: the result of `kernel`."""
     chart, rows = bars(found, drawing, "6.4", HEADS, lambda one: [one[policy] for policy in POLICIES], lambda _: [], lambda one: one["round-robin"])
     said = Claims()
     for machine, one in found.items():
@@ -369,7 +368,7 @@ def table_7(found):
 
 
 def functions(result):
-    """Table 9's functions, in nanoseconds: waits for the lock are allocation, flushes for others are flushes."""
+    """Returns Table 9's functions in nanoseconds. Waits for the lock count as allocation, and flushes for other CPUs as flushes."""
     parts = result["move_split"]
     sums = {name: parts[name + "_ns"] for name in FUNCTIONS}
     sums["allocation"] += parts["lock_ns"]
@@ -394,8 +393,8 @@ def table_8(found):
             rows.append([PROGRAMS[workload], kind, *[pair(*both, 1) for both in zip(theirs, [*each, sum(each)])], pair(BATCH, batch, 1), pair(theirs[-1], at_his, 1)])
     return "### Table 8 (`flash-8-contended`): µs a page\n\n" + document.table(
         ["", "", "interrupt", "decision", "allocation", "links, mapping", "flush", "copy", "end", "all", "pages a batch", "all, in batches of 2.5"], rows) + (
-        "\nReplication is under `replicate`, migration under `migrate`, each mean over all pages moved. The machine's steps are those of his Raytrace, "
-        "interrupt and flush for a batch of two and a half pages; what is measured here is how full batches are, what is waited for the lock (in "
+        "\nReplication is under `replicate`, migration under `migrate`; each figure is a mean over all moved pages. The machine's steps are those of his "
+        "Raytrace, with interrupt and flush for a batch of two and a half pages. Measured here are the sizes of batches, and the waits for the lock (in "
         "allocation) and for controllers (in copy). A collapse's mapping, flush and end are in the columns of these names.\n")
 
 
@@ -411,7 +410,8 @@ def table_9(found):
                      document.agreement(theirs, shares), f"{LOCK.get(workload, '–')} / {lock:.1f}"])
     return "### Table 9: the overhead by function, %\n\n" + document.table(
         ["", "s", "flush", "allocation", "copy", "fault", "links, mapping", "end", "decision", "interrupt", "rankings", "the lock"], rows) + (
-        "\nWhat each of the other seven processors loses when it is asked to flush was derived from his row of Raytrace, so that row is not evidence; others are.\n")
+        ("\nThe time that each of the other seven processors loses for a requested flush was derived from his row of Raytrace. So this row is not evidence; "
+        "the others are.\n"))
 
 
 def table_10(found):
@@ -424,7 +424,7 @@ def table_10(found):
                          *[pair(published, seconds(ns), 2) for published, ns in zip(theirs[1:], times)]])
     return "### Table 10 (`flash-8-contended`): first touch and the policy, seconds\n\n" + document.table(
         ["", "", "% local", "user stall", "user", "kernel", "all"], rows) + (
-        "\nOf the kernel there is only what moving pages costs; his does other work, under first touch too.\n")
+        "\nOur kernel time has only the cost of moving pages; his includes other work, also under first touch.\n")
 
 
 def table_11(found):
@@ -440,7 +440,7 @@ def table_11(found):
             rows.append([PROGRAMS[workload], f"`{machine}`", *cells, *gains])
     return "### Table 11: latency of a miss, µs\n\n" + document.table(
         ["", "", "first touch, local", "remote", "the policy, local", "remote", "% less, local", "remote"], rows) + (
-        "\n`flash-8` has no contention, as his analysis of traces.\n")
+        "\n`flash-8` has no contention, like his analysis of traces.\n")
 
 
 def table_12(found):
@@ -464,7 +464,9 @@ def sensitivity(found, drawing):
     holds = lambda one: [keyed(one["hold"], base(one), 32)[value] for value in HOLDS]
     sources = lambda one: [base(one), *[one["source"][source] for source in SOURCES[1:]]]
     return (
-        "### Figures 6.5 to 6.7 and 7.1 (`flash-8`), as Figure 6.1\n\nThe trigger, with a hold threshold of a quarter of it; the hold threshold; the reset interval; what the policy sees. Published in the pictures: the base policy's, which is one bar of each (Table 5).\n\n"
+        ("### Figures 6.5 to 6.7 and 7.1 (`flash-8`), as Figure 6.1\n\nThe figures vary the trigger (with a hold threshold of a quarter of it), the hold "
+        "threshold, the reset interval, and the events that the policy sees. Published in the pictures is only the base policy, which is one bar of each "
+        "(Table 5).\n\n")
         + figure("6.5", ": trigger", list(map(str, TRIGGERS)), triggers, TRIGGERS.index(128)) + "\n"
         + figure("6.6", ": hold", list(map(str, HOLDS)), holds, HOLDS.index(32)) + "\n"
         + figure("6.7", ": reset", ["100 ms", "400 ms"], lambda one: [base(one), one["reset"]], 0) + "\n"
@@ -500,7 +502,7 @@ def misses(found, drawing):
 
 
 def claims_of_settings(add, workload, one, against):
-    """What it says of other thresholds, sources and costs."""
+    """Checks the paper's statements about other thresholds, sources and costs."""
     rr, base, moved = one[TRACES]["round-robin"], one[TRACES][BASE], one[FLASH][BASE]
     triggers = keyed(one["trigger"], base, 128)
     falling = [triggers[value] for value in TRIGGERS]
@@ -588,40 +590,40 @@ def claims(found):
 
 WHY = """### Where ours differs, and why (2026-11-24)
 
-- Locality, its gain and its cost come out near his without a parameter of ours. Run for run ours is shorter, and copies are paid for once: with all
-  six frames that the workload has by default Raytrace gains 14.4 % over round-robin (his 14.1), 68 % local (his 64), and 6.2 % over first touch on
-  FLASH; Splash gains 14.8 % (15.0), 70 % local (66), and 3.6 % on FLASH (4.4); 36 of the 47 rows agree then ([all of it](../benches/results/2026-11-24-verghese.md)).
-- Figure 6.2: nine in ten of our data misses are in long read chains, since our threads share nothing but a scene that nobody writes. His take tiles from
-  each other's queues, behind locks. Of Splash 83 % of the misses are Raytrace's here, 11 % Ocean's.
+- Locality, its gain and its cost are near his, without a parameter of ours. Our runs are shorter, and copies are paid for once. With the default
+  six frames, Raytrace gains 14.4 % over round-robin (his 14.1), has 68 % local misses (his 64), and gains 6.2 % over first touch on
+  FLASH. Splash gains 14.8 % (15.0), has 70 % local misses (66), and gains 3.6 % on FLASH (4.4). 36 of the 47 rows agree then ([all results](../benches/results/2026-11-24-verghese.md)).
+- Figure 6.2: nine in ten of our data misses are in long read chains, because our threads share only a scene that no thread writes. His threads take tiles from
+  each other's queues, behind locks. In our Splash, 83 % of the misses are Raytrace's, 11 % Ocean's.
 - Figures 6.3 and 6.7: the trigger is a rate, and our misses are spread evenly over the 770 pages that have any (Figure 7.2; 44 a page, processor and reset interval of
-  Raytrace under first touch), so that a page is over 128 in some intervals and not in others. Four times the interval, and most are over it. On
-  CC-NOW a miss takes two and a half times as long, an interval has fewer, and fewer pages are copied. He finds few pages at the border.
-- Table 7: all that our Raytrace touches is its scene, and copies of it are twice what the program has; half of them is half of the copies.
-  Of his 7,257 pages few are hot. Splash's replicas make way where Volume rendering and Ocean begin, and are made again: 2,779 for 2,155, as his (2,569 for 2,013).
-- Splash, Figure 6.1: threads move to the processors that their program has, and what they have written is left behind. As many copies as his (2,155 to 2,013) make as much local, 66 % (66), and gain
-  8.6 % over first touch (9.4). 498 pages migrate for his 4,131: what migration could gain is in Ocean's rows, and next to Raytrace's misses they are so few that with replication it
-  adds nothing, and alone, 1,130 pages, costs what it saves. With an Ocean of 386 points a side (two steps, begun after 300 ms to be done in time), which has 28 % of the misses, replication gains 9.4 % over first touch (0.6 % of its misses are cut off at
+  Raytrace under first touch), so a page exceeds 128 in some intervals and not in others. With four times the interval, most pages exceed it. On
+  CC-NOW, a miss takes two and a half times as long, so an interval has fewer misses, and fewer pages are copied. He finds few pages at the border.
+- Table 7: our Raytrace touches only its scene, whose copies have twice the program's pages. So half of the additional pages is half of the copies.
+  Few of his 7,257 pages are hot. Splash's replicas are removed when Volume rendering and Ocean begin, and made again: 2,779 instead of 2,155, as in his (2,569 instead of 2,013).
+- Splash, Figure 6.1: threads move to their program's processors, and leave pages that they have written behind. About as many copies as his (2,155 and 2,013) make as many misses local, 66 % (66), and gain
+  8.6 % over first touch (9.4). 498 pages migrate instead of his 4,131. Migration could gain only in Ocean's rows, whose misses are few beside Raytrace's. With replication, migration
+  adds nothing. Alone, with 1,130 pages, it costs as much as it saves. With an Ocean of 386 points a side (two steps, begun after 300 ms to be done in time), which has 28 % of the misses, replication gains 9.4 % over first touch (0.6 % of its misses are cut off at
   the end, which flatters it), migration 0.4 and both 10.0.
-- The mix as one program (`splash_mix`, which is in no table any more), whose threads stay where they are and take up another application, had made 51 % local with 161 migrations; 18 of its 22 rows agreed, of those that are here all but that of the halves
+- An earlier version ran the mix as one program (`splash_mix`, no longer in the tables), whose threads stay in place and switch to another application. It had 51 % local misses with 161 migrations. 18 of its 22 rows agreed: of the present rows, all except the halves
   (6.1), 6.2, 6.7 and the trigger that follows contention.
-- Volume rendering and Ocean begin at fixed times after Raytrace has built its scene; Raytrace makes way at fixed points of its own run, which it reaches sooner under a better policy. Where programs overlap they take turns on a processor,
-  and that is waiting, which is not counted. Eight threads on three processors share their caches, as traced; his had as many processes as processors.
-- A trigger that follows contention changes nothing, as there is none: 0.7 to 0.9 % of the overhead is waiting for the lock (his 17 %), with less than
-  one move a millisecond; his lock is the rest of the kernel's, too. One that follows memory pressure does as he expects.
-- Tables 8 and 9, flushes: 500 µs bring 1.2 hot pages together here and two and a half there, so that each page pays for twice the interrupts and flushes.
-  If a batch may wait for 10 ms (`batch_ns=10000000`, not his), the overhead of Splash is 1.5 s in place of 2.5, and it gains 1.4 % over first touch in place of 0.2.
-  In batches of his size the sums are his: the last column of Table 8. Splash's allocation there is his lock again.
-- §8.3: one miss in ten, drawn, brings pages at the border over the trigger that all misses leave below it: a third more pages move, and what each costs here is not
-  made up for before the run ends. With the longer batches sampling costs Splash 1.1 % and not 2.6, in all six frames Raytrace 0.7 %.
-- Table 9, faults: his are of pages that are being moved, read-only meanwhile; here a page moves at once, and stores to copies are a few dozen at most.
-- Table 11: under the policy local misses gain as much as his, from half the latency: here only directories contend, for 270 ns a request, and not
-  buses or memory; remote misses are a ninth above their minimum, which leaves little to gain. So FLASH adds little to what the traces say
-  (Table 12), where his Raytrace gains more than by traces.
+- Volume rendering and Ocean begin at fixed times after Raytrace has built its scene. Raytrace gives up processors at fixed points of its own run, which it reaches sooner under a better policy. If programs overlap, they take turns on a processor.
+  Waiting for a turn is not counted. Eight threads on three processors share their caches, as traced; he had as many processes as processors.
+- A trigger that follows contention changes nothing, because there is no contention: with less than one move per millisecond, 0.7 to 0.9 % of the overhead is waiting for the lock (his 17 %).
+  In his kernel, other code uses the lock, too. A trigger that follows memory pressure behaves as he expects.
+- Tables 8 and 9, flushes: in 500 µs, 1.2 hot pages come together here and two and a half in his runs, so each page pays for twice as many interrupts and flushes.
+  If a batch may wait for 10 ms (`batch_ns=10000000`, unlike his), the overhead of Splash is 1.5 s instead of 2.5 s, and it gains 1.4 % over first touch instead of 0.2 %.
+  With batches of his size, the sums equal his (last column of Table 8). His lock also explains his higher allocation time of Splash.
+- §8.3: with one miss in ten drawn at random, some pages at the border exceed the trigger that they do not reach with all misses. A third more pages move, and their cost is not
+  recovered before the run ends. With the longer batches, sampling costs Splash 1.1 % instead of 2.6 %; with six frames, it costs Raytrace 0.7 %.
+- Table 9, faults: his faults are on pages that are read-only while they move. Here, a page moves at once, and there are at most a few dozen stores to copies.
+- Table 11: under the policy, local misses gain as much as his, from half the latency. Here, only directories contend, for 270 ns per request, not
+  buses or memory. Remote misses are a ninth above their minimum, so they can gain little. So FLASH adds little to the results by traces
+  (Table 12), but his Raytrace gains more on FLASH than by traces.
 """
 
 
 def section(found, drawing):
-    """The text: `found` is by workload what `jobs` returned."""
+    """Returns the section's text. `found`: results of the functions of `jobs`, by workload."""
     if not found:
         return ""
     found = {workload: found[workload] for workload in PROGRAMS if workload in found}
@@ -630,21 +632,20 @@ def section(found, drawing):
     spent = [sum(one[what] for one in found.values()) for what in ["tracing_s", "replaying_s"]]
     inputs = "; ".join(f"{PROGRAMS[workload]} is `{one['arguments']}`" for workload, one in found.items())
     return "\n".join([
-        "## Verghese's tables and figures\n\n"
-        f"On his machines as published, caches and all, each with one input: {inputs}. Our own code for what he ran, in the sizes that the "
-        "workloads have unless told otherwise, but for fewer frames, for time (results with three and six had been seen), and a smaller volume. Splash is three programs, each recorded with its threads moving to the "
-        "processors that it has in turn, of which Raytrace has 8, 4, 3, 6 and 8 as Volume rendering and Ocean come and go; `simulate` replays them together. What "
-        "counts begins after initialisation, as his checkpoints do, of Splash after Raytrace's, and ends with Raytrace: what the others had left to do then is "
-        f"{uncounted:.1f} % of the misses at most. Times are sums over processors without what they wait. "
-        "Every figure is published / ours; where only directions can be compared, ours alone. Engineering and Database are in "
-        "[real_programs.md](real_programs.md), so are Tables 2 to 4 and 6, and Pmake with its kernel (Figure 6.4). "
-        f"Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f}.\n",
+        f"## Verghese's tables and figures\n\nThe machines are as published, including caches, and each workload has one input: {inputs}. Our own programs "
+        "replace his, at their default sizes, but with fewer frames, to save time (results with three and six had been seen), and a smaller volume. Splash "
+        "consists of three programs. Each is recorded while its threads move to the program's processors in turn: Raytrace has 8, 4, 3, 6 and 8 processors "
+        "while Volume rendering and Ocean start and end. `simulate` replays the three together. Runs count after initialisation, like his checkpoints; "
+        f"Splash counts after Raytrace's initialisation, and ends with Raytrace. The other programs' remaining work is then at most {uncounted:.1f} % of "
+        "the misses. Times are sums over processors without waiting. Figures are published / ours; if only directions can be compared, they are ours alone. "
+        "Engineering and Database are in [real_programs.md](real_programs.md), so are Tables 2 to 4 and 6, and Pmake with its kernel (Figure 6.4). Tracing "
+        f"took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f}.\n",
         *tables(found, drawing, WHY),
     ])
 
 
 def tables(found, drawing, why):
-    """What is told of workloads, `why` it differs included."""
+    """Returns the tables and figures of the workloads. `why`: the text about the differences."""
     # He also ran these programs under his kernel (§8), with less memory.
     on_flash = {workload: one for workload, one in found.items() if workload in TABLE_12}
     return [

@@ -1,7 +1,7 @@
-# A guest without a kernel, for the tracer's test: it maps its first GiB three times, runs where Linux
-# has its image, and between the marks stores to 1 MiB where Linux has its direct map, a line of
-# 64 bytes at a time, then loads the same in the lower half, and switches itself off.
-# gcc -c bare.S; ld -N -Ttext=0x100000 -e start; objcopy -O elf32-i386: multiboot, as QEMU's -kernel takes it.
+# A guest without a kernel, for the tracer's test. It maps its first GiB at three addresses and runs at the address of
+# Linux's image. Between the marks it stores to 1 MiB of Linux's direct map, one 64-byte line at a time, and then loads
+# these lines through the lower half of the address space. Then it switches itself off.
+# gcc -c bare.S; ld -N -Ttext=0x100000 -e start; objcopy -O elf32-i386, because QEMU's -kernel needs multiboot.
     .set TABLES, 0x200000
     .set IMAGE, 0xffffffff80000000
     .set DIRECT_MAP, 0xffff888000000000
@@ -13,11 +13,11 @@
     .long 0x1badb002, 0, -0x1badb002
     .globl start
 start:
-    # The upper level has one table three times: identity, direct map, image.
+    # Three entries of the upper level share one table: identity map, direct map, image.
     movl $(TABLES + 0x1003), TABLES
     movl $(TABLES + 0x1003), TABLES + 8 * 273
     movl $(TABLES + 0x1003), TABLES + 8 * 511
-    # A page of 1 GiB, writable, first and where the image is.
+    # A writable page of 1 GiB, at the table's start and at the image's entry.
     movl $0x83, TABLES + 0x1000
     movl $0x83, TABLES + 0x1000 + 8 * 510
     mov %cr4, %eax
@@ -43,7 +43,7 @@ long:
 high:
     .byte 0x0f, 0x1f, 0x84, 0x00
     .ascii "NPM1"
-    # The rest of the mark's block is not traced.
+    # The jump begins a new block, because the tracer skips the block that has the mark.
     jmp 4f
 4:  movabs $(DIRECT_MAP + DATA), %rdi
     mov $LINES, %ecx
@@ -59,7 +59,7 @@ high:
     jnz 2b
     .byte 0x0f, 0x1f, 0x84, 0x00
     .ascii "NPM2"
-    # Off, by ACPI's register of the q35.
+    # Power off by the ACPI register of QEMU's q35 machine.
     mov $0x604, %edx
     mov $0x2000, %eax
     out %ax, %dx

@@ -1,5 +1,5 @@
-"""What a guest of `nearpage lab` sees of its own time, as JSON: is the clock monotonic over CPUs, do CPUs compute at
-the same time, do sleeps, wake-ups and spinning take what they should?"""
+"""Measures time inside a guest of `nearpage lab`, as JSON: whether the clock is monotonic over CPUs, whether CPUs compute
+in parallel, and how long sleeps, wake-ups and spinning take."""
 
 import json
 import mmap
@@ -14,7 +14,7 @@ WAIT_NS = 5_000_000
 
 
 def hops():
-    """How often the clock went back when the process moved to another CPU."""
+    """Counts how often the clock went back when the process moved to another CPU."""
     back, last = 0, time.monotonic_ns()
     for hop in range(HOPS):
         os.sched_setaffinity(0, {CPUS[hop % len(CPUS)]})
@@ -32,7 +32,7 @@ def compute():
 
 
 def together(count):
-    """Nanoseconds that so many processes take on a CPU each, from a moment that they wait for awake."""
+    """Nanoseconds in which `count` processes compute in parallel, one per CPU. All spin until a common start time."""
     ready, go, results = os.pipe(), os.pipe(), os.pipe()
     for cpu in CPUS[:count]:
         if os.fork() == 0:
@@ -56,7 +56,7 @@ def together(count):
 
 
 def round_trip():
-    """Nanoseconds that a byte takes to another CPU's process and back, both of which sleep in between."""
+    """Nanoseconds of a round trip of a byte to a process on another CPU. Both processes sleep while they wait."""
     there, back = os.pipe(), os.pipe()
     if os.fork() == 0:
         os.sched_setaffinity(0, {CPUS[-1]})
@@ -74,7 +74,7 @@ def round_trip():
 
 
 def spinning_round_trip():
-    """Nanoseconds that a byte of shared memory takes to another CPU's process and back, both of which spin in between."""
+    """Nanoseconds of a round trip of a byte of shared memory to a process on another CPU. Both processes spin while they wait."""
     shared = mmap.mmap(-1, mmap.PAGESIZE)
     if os.fork() == 0:
         os.sched_setaffinity(0, {CPUS[1]})

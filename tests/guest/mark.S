@@ -1,6 +1,6 @@
-# mark begin|end: says in a guest what is to be traced (trace --markers -- qemu-system-x86_64 …).
-# gcc -nostdlib -static -o mark mark.S: it needs nothing of where it runs. The marks are instructions
-# that do nothing, nopl 0x314d504e(%rax,%rax,1) and its like; docs/reference/recording-format.md has them.
+# mark begin|end: marks the part of a guest's run that is traced (trace --markers -- qemu-system-x86_64 …).
+# Build: gcc -nostdlib -static -o mark mark.S. The static program needs no libraries in the guest. The marks are no-op
+# instructions, such as nopl 0x314d504e(%rax,%rax,1); docs/reference/recording-format.md lists them.
     .globl _start
 _start:
     mov 16(%rsp), %rax

@@ -1114,7 +1114,7 @@ fn refusing_perf(case: &Case) -> std::path::PathBuf {
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-/* Refuses perf_event_open, as container profiles do. */
+/* Refuses perf_event_open by a seccomp filter, as container profiles do. */
 int main(int argc, char **argv) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

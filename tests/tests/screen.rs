@@ -17,7 +17,7 @@ const BUSY: &str = r#"
 unsigned cells[CELLS];
 int main(void) {
     unsigned i = 1, sum = 0;
-    /* Should nobody end it. */
+    /* A limit in case that the test does not end the program. */
     alarm(600);
     puts("busy begins");
     fflush(stdout);

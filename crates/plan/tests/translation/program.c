@@ -1,5 +1,5 @@
-/* Tells where its static objects and calls are, so that a test can compare
-   (which knows two lines by number). */
+/* Prints the addresses of its static objects and calls for a test, which
+   knows the calls' line numbers: keep them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

@@ -1,5 +1,5 @@
-// Allocates 1 GiB and touches every page once; prints the milliseconds of both. With an argument,
-// every 64 KiB get a policy other than their neighbours' in between, so many at most.
+// Allocates 1 GiB, touches every page once, and prints the milliseconds of both steps. With an argument N, the first N
+// pieces of 64 KiB get alternating memory policies before they are touched.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

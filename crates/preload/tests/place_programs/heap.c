@@ -1,5 +1,5 @@
-// Fills the heap with small objects, and shows it and a larger one in it. `thread`: a second thread runs once it is
-// filled; `trim`: it is given back and filled again; `free`: the larger object is freed.
+// Fills the heap with small objects and a larger object, and shows the heap and the larger object. `thread`: starts a
+// second thread after that; `trim`: returns the small objects' memory and fills again; `free`: frees the larger object.
 #include <malloc.h>
 #include <pthread.h>
 
@@ -49,7 +49,7 @@ int main(int count, char **arguments) {
     char *large = allocate_large();
     object("large", large, LARGE_BYTES);
     if (strcmp(what, "free") == 0) {
-        // Not at the end of the heap, which the C library would give back.
+        // Keeps the freed object from the end of the heap, which the C library would return.
         char *volatile behind = allocate_large();
         free(large);
         (void)behind;

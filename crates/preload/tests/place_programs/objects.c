@@ -1,4 +1,4 @@
-// Makes objects as the first argument says, and shows them.
+// Allocates objects in the way that the first argument names, and shows them.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -39,14 +39,14 @@ static void *worker(void *number) {
 static char *shared;
 static long readers;
 
-// Sums its share of what the first thread filled.
+// Sums its share of the object that the first thread filled.
 static void *reader(void *number) {
     long share = SHARED_BYTES / readers, sum = 0;
     for (long at = (long)number * share; at < ((long)number + 1) * share; at++) sum += shared[at];
     return (void *)sum;
 }
 
-// Fills an object alone and has `n` threads read it; then the sum is what was filled in.
+// Fills an object alone and has `n` threads read it. The sum shows that no content was lost.
 static void fill_and_read(long n) {
     shared = fill(allocate_a(SHARED_BYTES), SHARED_BYTES);
     free(fill(allocate_a(1 << 20), 1 << 20));
@@ -66,7 +66,7 @@ static void fill_and_read(long n) {
     object("after", allocate_a(1 << 20), 1 << 20);
 }
 
-// Makes, frees and keeps objects, while others do.
+// Allocates and frees objects while other threads do the same, and keeps some.
 static void *churn(void *depth) {
     pthread_t threads[4];
     for (int i = 0; i < 50; i++) free(fill(allocate_a(20000 + 1000 * i), 20000));
@@ -78,7 +78,7 @@ static void *churn(void *depth) {
     return NULL;
 }
 
-// Runs in a thread of the C library's own making.
+// Runs in a thread that the C library creates (SIGEV_THREAD).
 static sem_t notified;
 static void notify(union sigval value) {
     (void)value;
@@ -160,7 +160,7 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "later")) {
         fill_and_read(strtol(argv[2], NULL, 0));
     } else if (!strcmp(what, "later_fork")) {
-        // What the parent filled, the child has too; it fills an object of its own and has threads then.
+        // The child inherits the parent's filled object. Then it fills an object of its own and starts threads.
         object("parents", fill(allocate_b(1 << 20), 1 << 20), 1 << 20);
         pid_t child = fork();
         if (child) {
@@ -178,7 +178,7 @@ int main(int argc, char **argv) {
         timer_settime(timer, 0, &at_once, NULL);
         while (sem_wait(&notified)) {}
     } else if (!strcmp(what, "rows")) {
-        // So many objects, of which the third is freed, before a thread is created; and two afterwards.
+        // Fills N objects, frees the third, starts a thread, and fills two more objects.
         long rows = strtol(argv[2], NULL, 0);
         char *row[64], name[32];
         for (long i = 0; i < rows + 2; i++) {
@@ -209,7 +209,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 2048; i++) present += pages[i] & 1;
         printf("PRESENT %d\n", present);
     } else if (!strcmp(what, "come_and_go")) {
-        // Hundred objects of 1 MiB, one after the other, of which so many pages are used.
+        // Allocates 100 objects of 1 MiB one after the other, and touches N pages of each.
         long used = strtol(argv[2], NULL, 0);
         struct rusage before, after;
         getrusage(RUSAGE_SELF, &before);

@@ -1,4 +1,4 @@
-// Fills objects alone, enters regions or starts a thread as the arguments say, and shows them.
+// Fills objects alone, then enters parallel regions or starts a thread, by the arguments. Shows the objects.
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ __attribute__((noinline)) static void rows(long step) {
     for (long at = 0; at < WHOLE_BYTES; at += step) sum += whole[at];
 }
 
-// Handed to GOMP_task, which has arguments on the stack, and to GOMP_taskloop.
+// Calls GOMP_task, which has arguments on the stack; the next function calls GOMP_taskloop.
 __attribute__((noinline)) static void tasks(long first) {
 #pragma omp task
     for (long at = first; at < WHOLE_BYTES; at++) sum += whole[at];
@@ -43,7 +43,7 @@ static void *reader(void *unused) {
     return unused;
 }
 
-// Makes and frees objects while a phase begins.
+// Allocates and frees objects while a phase begins.
 static volatile int is_over;
 static void *churn(void *unused) {
     while (!is_over) free(fill(allocate_a(20000), 20000));
@@ -54,7 +54,7 @@ static void *churn(void *unused) {
 #ifdef LLVM
 void __kmpc_fork_call(void *place, int count, void (*body)(), ...);
 
-// As LLVM outlines a region.
+// Has the arguments of a parallel region that LLVM outlines.
 __attribute__((noinline)) void outlined(int *thread, int *bound, long *a, long *b, long *c, long *d, long *e, long *f) {
     sum += *thread + *bound + *a + 2 * *b + 3 * *c + 4 * *d + 5 * *e + 6 * *f;
 }

@@ -1,5 +1,5 @@
-// A team of three threads, and then, in `second`, of four, which show where they may run: `FIRST number CPUs firstCPU`.
-// With `free` the second thread of the first team goes wherever it wants; with `late` there is no first team.
+// Teams of three and then (in `second`) four threads, which show their allowed CPUs: `FIRST number CPUs firstCPU`. With
+// `free`, thread 1 of the first team allows itself all CPUs. With `late`, there is no first team.
 #define _GNU_SOURCE
 #include <omp.h>
 #include <sched.h>

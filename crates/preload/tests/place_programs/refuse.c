@@ -1,5 +1,5 @@
-// Runs a command under a seccomp filter that refuses mbind, as container profiles do; with ONLY, that system call
-// alone.
+// Runs a command under a seccomp filter that refuses mbind, move_pages and get_mempolicy, as container profiles do. The
+// macro ONLY names a single system call to refuse instead.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-// Shows which memory policies threads and memory have (the kernel's numbers), and what programs that it starts
-// have: lines `POLICY name mode`. With `policy NAME` it shows its own under that name, and ends.
+// Shows the memory policies of threads, of memory, and of programs that it starts, as lines `POLICY name mode` with the
+// kernel's mode numbers. With `policy NAME`, it shows its own policy under this name and exits.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -70,7 +70,7 @@ static void *set_own(void *unused) {
 
 static void threads(void) {
     run_thread("plain", NULL);
-    // The same stack again: the C library kept it.
+    // Uses the previous thread's stack, which the C library has kept.
     run_thread("cached", NULL);
     const size_t size = 1 << 20, given = 1 << 18;
     char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -139,7 +139,7 @@ int main(int argc, char **argv) {
         threads();
         thread_policy("creator");
     } else if (!strcmp(what, "starts")) {
-        // Without the library in them, so that nobody but the launcher sees to it.
+        // The started programs don't load the library, so only the launching process can set their policies.
         unsetenv("LD_PRELOAD");
         starts();
     } else if (!strcmp(what, "bare")) {

@@ -1,4 +1,4 @@
-// A second OpenMP runtime, of a sort: it hands regions on to the first, and runs LLVM's by one thread.
+// A stand-in for a second OpenMP runtime: passes regions to the first runtime, and runs LLVM's regions in one thread.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ void __kmpc_fork_call(void *place, int count, void (*body)(), ...) {
     body(&zero, &zero, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
 }
 
-// The task that it makes holds the sum of the arguments but the last.
+// The returned task holds the sum of all arguments but the last, so that a test can check them.
 void *__kmpc_omp_task_alloc(void *place, int thread, int flags, unsigned long task_bytes, unsigned long shared_bytes, int (*body)(int, void *)) {
     static long task;
     task = (place != 0) + thread + flags + (long)task_bytes + (long)shared_bytes;

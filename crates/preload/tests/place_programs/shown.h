@@ -1,5 +1,5 @@
-// What these programs have in common: objects that they make and fill, and showing where they are and the kernel's
-// account of their policies: lines `OBJECT name address size`, then /proc/self/maps and /proc/self/numa_maps.
+// Common part of these programs: allocates and fills objects, and shows their addresses and memory policies, as lines
+// `OBJECT name address size` followed by /proc/self/maps and /proc/self/numa_maps.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@ static inline void object(const char *name, void *address, size_t size) {
     printf("OBJECT %s %zu %zu\n", name, (size_t)address, size);
 }
 
-// A store that the compiler does not leave out because the memory is freed soon.
+// The compiler must not remove the stores, although the memory is freed soon.
 static inline void *fill(void *memory, size_t size) {
     memset(memory, 1, size);
     __asm__ volatile("" : : "r"(memory) : "memory");

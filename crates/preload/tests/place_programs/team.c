@@ -1,5 +1,5 @@
-// An OpenMP team that shows where its threads may run: `MEMBER number CPUs firstCPU`; and the
-// virtual address of the start routine of its threads in their library: `ROUTINE address`.
+// An OpenMP team that shows its threads' allowed CPUs (`MEMBER number CPUs firstCPU`), and the address of the threads'
+// start routine within its library (`ROUTINE address`).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <omp.h>

@@ -1,5 +1,5 @@
-/* An allocator as a library: objects begin at mappings, so nothing may be read before them. It
- * maps its memory through the exported mmap, and tells sizes only when built with TELLS_SIZE. */
+/* An allocator as a library. Each object begins at a mapping's start, so memory before an object can't be read. The
+ * library calls the exported mmap, and has malloc_usable_size only if built with TELLS_SIZE. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ void *malloc(size_t bytes) {
         bins[bin] = object->next;
     __atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
     if (!object) {
-        /* A hole on both sides. */
+        /* Leaves an inaccessible page on both sides. */
         size_t size = (size_t)4096 << bin;
         char *map = mmap(NULL, size + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (map == MAP_FAILED || mprotect(map + 4096, size, PROT_READ | PROT_WRITE))

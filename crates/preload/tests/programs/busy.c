@@ -1,5 +1,5 @@
-/* busy COUNT BYTES THREADS: every thread makes and frees COUNT objects at once, which is more than
- * anybody could sample; before that, 10,000 rows that stay, and 3000 objects of 1 MiB. */
+/* busy COUNT BYTES THREADS: each thread allocates and frees COUNT objects, too briefly for samples. Before that, the
+ * main thread allocates 10,000 rows that stay, and allocates and frees 3000 objects of 1 MiB. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

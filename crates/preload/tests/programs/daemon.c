@@ -1,5 +1,5 @@
-/* Becomes a daemon: leaves its folder, closes every descriptor, opens a file of its own as 2, and
- * allocates enough for several segments. */
+/* Becomes a daemon: changes its folder, closes every descriptor, opens its own file as descriptor 2, and makes enough
+ * allocations for several segments of the log. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

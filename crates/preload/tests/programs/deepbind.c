@@ -1,4 +1,4 @@
-/* deepbind LIBRARY: loads it with RTLD_DEEPBIND, and each frees what the other allocated. */
+/* deepbind LIBRARY: loads LIBRARY with RTLD_DEEPBIND. Program and library free each other's allocations. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
         free(object);
     }
     release(small);
-    /* The library's own function comes first, as the flag asks. */
+    /* RTLD_DEEPBIND: the library must use its own function of this name. */
     printf("%s\n", whose() == 2 ? "done" : "another's function");
     return 0;
 }

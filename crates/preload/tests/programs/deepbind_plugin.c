@@ -1,4 +1,4 @@
-/* Allocates and frees for a program that has a function of the same name as this library. */
+/* Allocates and frees for the program `deepbind`, which has a function with the same name as one in this library. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* A library whose constructors run before main, and before those of libraries in front of it. */
+/* A library whose constructor runs before main and before the constructors of earlier libraries. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ __attribute__((constructor(101))) static void begin(void) {
                 abort();
         memset(kept[i], 1, 70);
     }
-    /* dlsym and dlerror allocate, and an allocator's own calloc often looks itself up like this. */
+    /* dlsym and dlerror allocate. Allocators often look up calloc in this way inside their own calloc. */
     if (dlsym(RTLD_NEXT, "no_such_function") || !dlerror() || !dlsym(RTLD_NEXT, "calloc"))
         abort();
 }

@@ -1,4 +1,4 @@
-/* Calls every allocating function once with a size of its own, and prints what went wrong. */
+/* Calls each allocating function once, with a distinct size, and prints errors. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <stdint.h>
@@ -35,7 +35,7 @@ int main(void) {
     check(kept[n++] = memalign(256, 10007), 10007, 256, "memalign");
     check(kept[n++] = valloc(10008), 10008, 4096, "valloc");
     check(kept[n++] = pvalloc(10009), 12288, 4096, "pvalloc");
-    /* Small and aligned ones may be samples. */
+    /* The preload library may choose small aligned allocations as samples. */
     for (int alignment = 16; alignment <= 4096; alignment *= 2) {
         for (int i = 0; i < 100; i++) {
             if (posix_memalign(&out, alignment, 48))

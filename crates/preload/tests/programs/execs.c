@@ -1,4 +1,4 @@
-/* Executes itself once by each of the functions, then a shell; each time after one that fails. */
+/* Executes itself by each exec function in turn, then a shell. Each exec follows a failed exec. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

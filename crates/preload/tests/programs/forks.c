@@ -1,4 +1,4 @@
-/* A child that works, a child of a vfork, a grandchild, and a parent that goes on. */
+/* Forks a child that works, a grandchild and a vfork child, and continues in the parent. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ int main(void) {
     }
     if (vfork() == 0)
         _exit(0);
-    /* A fork that no hook sees. */
+    /* A raw fork, which no hook of the C library sees. */
     pid_t child = syscall(SYS_fork);
     if (child == 0) {
         work(60000);

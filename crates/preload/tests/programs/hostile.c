@@ -1,4 +1,4 @@
-/* hostile HOW: takes something away from itself, and goes on allocating. */
+/* hostile HOW: takes a resource away from itself (such as descriptors), and continues to allocate. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

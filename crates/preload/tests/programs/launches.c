@@ -1,5 +1,5 @@
-/* launches HOW PROGRAM [LIBRARY]: executes a program in the ways there are, with an environment of its own.
-   With LIBRARY, that file is removed before. */
+/* launches HOW PROGRAM [LIBRARY]: executes a program by the function HOW, with a new environment.
+   With LIBRARY, this file is removed first. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <spawn.h>

@@ -1,4 +1,4 @@
-/* Loads a plugin that only its own run path finds, uses it, unloads it, many times. */
+/* Loads, uses and unloads a plugin many times. Only this program's run path finds the plugin. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* many_allocations NUMBER BYTES: so many pairs, nothing else. Limits by environment. */
+/* many_allocations NUMBER BYTES: NUMBER pairs of malloc and free. The environment may set resource limits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

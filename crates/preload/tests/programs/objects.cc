@@ -20,7 +20,7 @@ int main() {
     std::map<int, std::string> map;
     for (int i = 0; i < 20000; i++)
         map[i] = std::string(i % 300, 'x');
-    // Volatile: a pair that nobody looks at may be left out by the compiler.
+    // Volatile, because the compiler may remove unused pairs of new and delete.
     char *volatile array = new char[30001];
     delete[] array;
     char *volatile quiet = new (std::nothrow) char[30002];

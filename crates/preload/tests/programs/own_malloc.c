@@ -1,4 +1,4 @@
-/* A program with an allocator of its own: it must be used, and nothing of ours. */
+/* A program with its own allocator, which must be used instead of the preload library's functions. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

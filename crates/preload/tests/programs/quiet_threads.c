@@ -1,4 +1,4 @@
-// Threads that allocate nothing, and how much address space is set aside for arenas while they live.
+// Runs threads that allocate nothing, and prints how many arenas are reserved while the threads live.
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

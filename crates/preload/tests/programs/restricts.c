@@ -1,4 +1,4 @@
-/* restricts HOW: allows itself what malloc, its threads and its output need, and is killed for anything else. */
+/* restricts HOW: allows itself only system calls that malloc, its threads and its output need. Others kill it. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -29,7 +29,7 @@ static void churn(void) {
 }
 
 static void *wait_and_churn(void *unused) {
-    /* The C library's arena for the thread. */
+    /* Makes the C library create the thread's arena before the filter. */
     churn();
     ready = 1;
     while (!go)
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ALLOW(write), ALLOW(exit), ALLOW(exit_group), ALLOW(brk), ALLOW(mmap), ALLOW(munmap), ALLOW(mremap),
         ALLOW(mprotect), ALLOW(futex), ALLOW(rt_sigreturn), ALLOW(rt_sigprocmask), ALLOW(clock_gettime),
-        /* The C library's, where a thread ends. */
+        /* The C library calls these when a thread ends. */
         ALLOW(madvise), ALLOW(set_robust_list), ALLOW(rseq),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
     };
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
         return 4;
     while (!ready)
         ;
-    /* Libraries ask what the kernel can do before they filter, and go on. */
+    /* Libraries probe the kernel's support like this before they set a filter. */
     syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, NULL);
     prctl(PR_GET_SECCOMP, 0, 0, 0, 0);
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

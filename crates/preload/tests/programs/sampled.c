@@ -1,4 +1,4 @@
-/* Programs that make life hard for samples taken inside them: sampled MODE. */
+/* sampled MODE: programs in which sampling by signals is difficult. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -14,10 +14,10 @@
 
 static volatile long sink, profiled, taken;
 
-/* The thread's time in user mode, as ticks find it there. */
+/* Clock of the thread's user time, counted by kernel ticks. */
 static const clockid_t user_clock = -3;
 
-/* Computes for so much of it. */
+/* Computes for this much user time. */
 static void work(int milliseconds) {
     struct timespec now;
     clock_gettime(user_clock, &now);
@@ -94,7 +94,7 @@ int main(int count, char **arguments) {
         struct signalfd_siginfo read_one;
         printf("%zd\n", read(file, &read_one, sizeof read_one));
     } else if (!strcmp(mode, "defaults")) {
-        /* As daemons do. */
+        /* Sets all signals to their defaults, as daemons do. */
         for (int signal = 1; signal < NSIG; signal++) {
             struct sigaction old, action = {.sa_handler = SIG_DFL};
             if (sigaction(signal, NULL, &old) == 0 && old.sa_handler != SIG_DFL)
@@ -161,7 +161,7 @@ int main(int count, char **arguments) {
             }
             waitpid(child, NULL, 0);
         }
-        /* Sampled up to the end, and then another program. */
+        /* The thread is sampled until exec replaces the program. */
         work(50);
         execl(arguments[0], arguments[0], "threads", NULL);
         return 4;

@@ -1,4 +1,4 @@
-/* A timer signal whose handler allocates, on an alternate stack, over a thread that allocates. */
+/* A timer signal interrupts a thread that allocates. Its handler allocates, too, on an alternate stack. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 static volatile int inside, handled;
 
-/* malloc itself may not be interrupted by malloc, nearpage may. */
+/* The handler must not call malloc while malloc runs, but it may interrupt nearpage's own code. */
 static void handler(int number) {
     (void)number;
     handled++;
@@ -22,7 +22,7 @@ static void handler(int number) {
     }
 }
 
-/* mmap is async-signal-safe in practice: here the hook may be interrupted anywhere. */
+/* mmap is async-signal-safe in practice, so the signal may interrupt nearpage's hook of mmap anywhere. */
 #include <sys/mman.h>
 
 int main(void) {

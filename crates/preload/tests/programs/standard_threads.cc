@@ -1,4 +1,4 @@
-// Threads of std::thread: of a pointer to a function, and of a lambda. Prints the address of the function.
+// Starts a std::thread with a function pointer and one with a lambda. Prints the function's address.
 #include <cstdio>
 #include <thread>
 

@@ -1,5 +1,5 @@
-/* threads NUMBER: short threads, some of which end by pthread_exit or are cancelled, while two
- * others allocate all the time. */
+/* threads NUMBER: short threads, while two other threads allocate all the time. Some of the short threads end by
+ * pthread_exit or are cancelled. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Two functions with equal frames call one wrapper: the stacks differ above it only. */
+/* Two functions with equal frames call one wrapper, so the call stacks differ only above the wrapper. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "nearpage.h"

@@ -1,5 +1,5 @@
-/* atomics [thread]: a thousand of each atomic read-modify-write in `work`, by one thread, alone in its
- * process or not. */
+/* atomics [thread]: one thread executes a thousand of each atomic read-modify-write in `work`. With `thread`, the
+ * process has a second thread. */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ __attribute__((noinline)) void work(void) {
         long one = 1;
         asm volatile("lock xaddq %1, %0" : "+m"(words[1]), "+r"(one));
         asm volatile("xchgq %1, %0" : "+m"(words[2]), "+r"(one));
-        /* It never finds what it expects. */
+        /* The comparison always fails. */
         long other = -1;
         asm volatile("lock cmpxchgq %2, %0" : "+m"(words[3]), "+a"(other) : "r"(one));
     }

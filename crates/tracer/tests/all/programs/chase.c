@@ -1,4 +1,4 @@
-/* chase [list]: reads 20,000 lines, one after the other: of an array, or of a list through the same memory. */
+/* chase [list]: reads 20,000 cache lines in the same order, by index or (`list`) by following pointers. */
 #include <stdlib.h>
 
 enum { LINES = 20000, STEP = 7919 };

@@ -1,5 +1,5 @@
-/* ends KIND PROGRAM: touches 64 pages, then ends in some way that is not exit: "exec" runs PROGRAM as
- * "again", which touches 64 pages and checks what it was given; "kill" is killed. */
+/* ends KIND PROGRAM: touches 64 pages, then ends without exit. "exec" executes PROGRAM as "again", which touches 64
+ * pages and checks its arguments and environment. "kill" kills itself. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
         execve("/nonexistent", words, environment);
         if (errno != ENOENT)
             return 2;
-        /* Far from anything. */
+        /* The argument list is at an unmapped address. */
         execve(argv[2], (char **)(words[2] - 0x10000000000), environment);
         if (errno != EFAULT)
             return 3;

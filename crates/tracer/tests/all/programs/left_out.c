@@ -1,5 +1,5 @@
-/* left_out [lost]: two threads change words in `work`, some of it between the marks by which the preload
- * library says that it works for itself; "lost": the end of one never comes. */
+/* left_out [lost]: two threads change words in `work`. Some changes are between marks of the preload library's own
+ * work, which the tracer leaves out. With "lost", one begin mark has no end mark. */
 #include <pthread.h>
 
 #define MARK(number) asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00; .ascii \"NPM" number "\"" ::: "memory")

@@ -1,4 +1,4 @@
-/* One thread spins until the other, which sleeps a while, lets it go. */
+/* A thread spins until the main thread, which sleeps for 100 ms, sets a flag. */
 #include <pthread.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* stores ROUNDS: a line of each of four pages is stored to over and over, and hits. */
+/* stores ROUNDS: stores repeatedly to one line of each of four pages. The stores hit the cache. */
 #include <stdlib.h>
 
 static volatile long pages[4][512] __attribute__((aligned(4096)));

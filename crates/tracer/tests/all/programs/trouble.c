@@ -1,6 +1,6 @@
-/* What is hard on a tracer: more threads than cores, threads that end and start again, signals that
- * interrupt sleep, pipes between threads, forks, exec, mappings that come and go, and an exit while
- * others run. (QEMU 7.2 itself does not survive pthread_cancel.) */
+/* Difficult cases for a tracer: more threads than cores, threads that end and start again, signals that interrupt
+ * sleep, pipes between threads, forks, exec, mappings that are created and removed, and exit while other threads run.
+ * (QEMU 7.2 itself does not survive pthread_cancel.) */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
