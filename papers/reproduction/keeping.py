@@ -18,7 +18,7 @@ def store(path, text):
     os.replace(new, path)
 
 
-def kept(path, key, make):
+def cached(path, key, make):
     """What `make` returned, or what it did when it was last run with this key."""
     key = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     if os.path.exists(path):

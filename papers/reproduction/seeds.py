@@ -12,17 +12,17 @@ def is_randomised(policy, words):
     return policy in RANDOMISED or any(word.startswith("source=sampled-") for word in words)
 
 
-def median(first, once, kept=("time_ns",)):
-    """The run of median time of all seeds, with what is `kept` of each; `first`: that of seed 0, `once`: makes another seed's."""
+def median(first, once, fields=("time_ns",)):
+    """The run of median time of all seeds, with these `fields` of each; `first`: that of seed 0, `once`: makes another seed's."""
     runs = [first, *(once("--set", f"seed={seed}") for seed in SEEDS[1:])]
     runs.sort(key=lambda result: result["time_ns"])
-    return {**runs[len(runs) // 2], "seeds": [{key: run[key] for key in kept if key in run} for run in runs]}
+    return {**runs[len(runs) // 2], "seeds": [{key: run[key] for key in fields if key in run} for run in runs]}
 
 
-def medians(found, words, once, kept=("time_ns",)):
+def medians(found, words, once, fields=("time_ns",)):
     """Results by policy, of `simulate` with these words: those that draw are the median's. `once`: one policy with more words."""
     drawn = [policy for policy in found if is_randomised(policy, words)]
-    return {**found, **{policy: median(found[policy], lambda *more, policy=policy: once(policy, *more), kept) for policy in drawn}}
+    return {**found, **{policy: median(found[policy], lambda *more, policy=policy: once(policy, *more), fields) for policy in drawn}}
 
 
 def times(result):
