@@ -39,6 +39,16 @@ fn parameters_go_to_the_policies_that_have_them() {
 }
 
 #[test]
+fn the_former_name_of_a_policys_own_source_is_accepted() {
+    let jobs = typed("carrefour", &["source=asked"]).expect("jobs");
+    assert!(
+        jobs[0]
+            .parameters()
+            .contains(&("source", "policy".to_owned()))
+    );
+}
+
+#[test]
 fn without_a_named_policy_those_are_run_that_make_sense() {
     let mut jobs = typed("", &["trigger=64"]).expect("jobs");
     let names = |jobs: &[Job]| -> Vec<String> {
@@ -67,8 +77,8 @@ fn without_a_named_policy_those_are_run_that_make_sense() {
     let timing = one.timing().expect("timing");
     assert_eq!(
         leave_out_unsuitable(&mut jobs, &timing).expect("note"),
-        "Left out, as they make no sense on this machine: migrate, replicate, migrate-replicate: its memory is on \
-         one node, and no page could go elsewhere."
+        "Left out, as they cannot run on this machine: migrate, replicate, migrate-replicate: its memory is on one \
+         node, so no page can move."
     );
     assert_eq!(names(&jobs), ["round-robin", "first-touch", "post-facto"]);
 }
