@@ -39,16 +39,6 @@ fn parameters_go_to_the_policies_that_have_them() {
 }
 
 #[test]
-fn the_former_name_of_a_policys_own_source_is_accepted() {
-    let jobs = typed("carrefour", &["source=asked"]).expect("jobs");
-    assert!(
-        jobs[0]
-            .parameters()
-            .contains(&("source", "policy".to_owned()))
-    );
-}
-
-#[test]
 fn without_a_named_policy_those_are_run_that_make_sense() {
     let mut jobs = typed("", &["trigger=64"]).expect("jobs");
     let names = |jobs: &[Job]| -> Vec<String> {

@@ -184,6 +184,17 @@ fn traffic_is_the_former_name_of_carrefour() {
 }
 
 #[test]
+fn asked_is_the_former_name_of_a_policys_own_source() {
+    for word in ["asked", "policy"] {
+        let parameters = job("carrefour", &[("source", word)]).parameters();
+        assert!(
+            parameters.contains(&("source", "policy".to_owned())),
+            "{word}"
+        );
+    }
+}
+
+#[test]
 fn online_policies_need_memory_on_two_nodes() {
     let trace = each(1, &[0], &[load(0, 0)]);
     let machine = machine(1, CLOCK);
