@@ -9,11 +9,13 @@ use std::process::ExitCode;
 
 use nearpage_attribution::Operations;
 use nearpage_machine::Machine;
+use nearpage_plan::Plan;
 use nearpage_planner::recordings::{Choice, choose, differ_in_input};
 use nearpage_planner::several_inputs::{AcrossInputs, plan_for_all};
 use nearpage_planner::{Analysis, DecidedPlan, Planner, Policy};
 use nearpage_recording::Job;
 use nearpage_report::printable;
+use nearpage_runner::openmp_threads_to_set;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -168,9 +170,16 @@ fn show(
         let named = printable(&file.to_string_lossy());
         terminal::print(&format!("{text}\nThe plan is in {named}\n"))?;
         let file = shell::path(file);
-        terminal::next(&format!("nearpage run --plan {file} -- {command}"));
+        let threads = openmp_threads(&decided.plan);
+        terminal::next(&format!("{threads}nearpage run --plan {file} -- {command}"));
     }
     Ok(())
+}
+
+/// Start of a command line that gives a run as many OpenMP threads as the recording had; empty where it gets them anyway.
+pub fn openmp_threads(plan: &Plan) -> String {
+    openmp_threads_to_set(plan)
+        .map_or_else(String::new, |threads| format!("OMP_NUM_THREADS={threads} "))
 }
 
 /// Result of planning for several recordings.

@@ -325,6 +325,11 @@ pub struct Team {
     pub offset: u64,
 }
 
+impl Team {
+    /// Name of the team of an OpenMP runtime.
+    pub const OPENMP: &'static str = "openmp";
+}
+
 /// The program that a plan is for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

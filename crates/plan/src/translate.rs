@@ -446,7 +446,7 @@ impl<'a> Translation<'a> {
                 Some((build_id, name, offset)) => {
                     let module = self.tables.module(&build_id, &name);
                     // The main thread, which has not been created, is the first of an OpenMP team.
-                    let is_openmp = team.name == "openmp";
+                    let is_openmp = team.name == Team::OPENMP;
                     for (index, cpu) in cpus.iter().enumerate() {
                         match index.checked_sub(is_openmp.into()) {
                             Some(index) => self.tables.pin(module, offset, index, cpu.0),

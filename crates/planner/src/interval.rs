@@ -263,9 +263,14 @@ mod tests {
     /// Calls `check` with a program whose four threads use a block each of a grid that the main thread filled. Each
     /// page and thread has at most this many samples.
     fn with_blocks(samples: f32, check: impl FnOnce(&Planner, &Input)) {
+        with_threads(&[0, 1, 2, 3], samples, check);
+    }
+
+    /// The same program with a thread on each of these CPUs.
+    fn with_threads(cpus: &[u32], samples: f32, check: impl FnOnce(&Planner, &Input)) {
         let folder = TempDir::new().unwrap();
         let recording = folder.path().join("r");
-        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
+        Samples::of("opteron-4", cpus).write(&recording);
         let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
         fewer(&mut analysis.attribution, samples);
         let machine = preset("opteron-4").unwrap();
@@ -339,6 +344,37 @@ mod tests {
         };
         assert_eq!(doubt(-0.015, [-0.02, -0.01], &model), Doubt::Model);
         assert_eq!(doubt(-0.03, [-0.04, -0.02], &model), Doubt::None);
+    }
+
+    #[test]
+    fn a_plan_that_only_spreads_is_withdrawn_if_spreading_is_slower() {
+        let spread = |planner: &Planner| {
+            let parameters = Parameters::default();
+            planner
+                .plans(Policy::Interleave, &parameters)
+                .unwrap()
+                .remove(0)
+        };
+        // All accesses of the only thread are local under first touch.
+        with_threads(&[0], 1e6, |planner, input| {
+            let mut plan = spread(planner);
+            assert!(!plan.decisions.is_empty());
+            let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
+            let why = saving.unwrap_err();
+            assert!(
+                why.contains("spreading what all threads use would take"),
+                "{why}"
+            );
+            assert_eq!(plan.decisions, []);
+        });
+        // Three of four threads have remote accesses under first touch, too.
+        with_blocks(1e6, |planner, input| {
+            let mut plan = spread(planner);
+            let decisions = plan.decisions.clone();
+            let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
+            assert!(saving.is_ok(), "{saving:?}");
+            assert_eq!(plan.decisions, decisions);
+        });
     }
 
     #[test]

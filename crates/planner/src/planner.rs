@@ -52,10 +52,13 @@ impl<'a> Planner<'a> {
         machine: &'a Machine,
         threads: Option<ThreadPlacement>,
     ) -> Self {
+        // Whether the main thread works beside a team follows from the same weights as the plan's teams.
+        let evened = attribution.evened();
+        let attribution = evened.map_or(Cow::Borrowed(attribution), Cow::Owned);
         let (placement, why) = match threads {
             Some(asked) => (asked, None),
             None if recording.machine.node_ids() == machine.node_ids()
-                && has_recorded_cpus(recording, attribution, machine) =>
+                && has_recorded_cpus(recording, &attribution, machine) =>
             {
                 (ThreadPlacement::None, None)
             }
@@ -66,7 +69,7 @@ impl<'a> Planner<'a> {
         };
         let of = |placement| {
             let threads = &recording.tables.threads;
-            thread_nodes(attribution, threads, machine, placement, None)
+            thread_nodes(&attribution, threads, machine, placement, None)
         };
         let nodes = of(placement);
         let ran = |thread: usize| {
@@ -82,9 +85,6 @@ impl<'a> Planner<'a> {
         let with_cpus = machine.nodes.iter().filter(|node| !node.cpus.is_empty());
         Self {
             recording,
-            attribution: attribution
-                .evened()
-                .map_or(Cow::Borrowed(attribution), Cow::Owned),
             names: Names::new(&recording.tables, &attribution.objects),
             machine,
             assumed: machine.with_assumed_bandwidth(),
@@ -100,6 +100,7 @@ impl<'a> Planner<'a> {
                 nodes: with_cpus.count(),
             },
             nodes,
+            attribution,
             is_as_recorded,
             progress: Arc::default(),
         }

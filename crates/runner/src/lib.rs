@@ -52,7 +52,7 @@ pub use libraries::{PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
 pub use observe::{ComparedRun, ObserveOptions, Observed, observe};
 pub use online_migration::{OnlineMigration, OnlineMigrationOptions, OnlineMigrationResult};
 pub use output::default_output;
-pub use placing::{Placed, PlacedRule, Placing, PlacingOptions};
+pub use placing::{Placed, PlacedRule, Placing, PlacingOptions, openmp_threads_to_set};
 pub use replicas::{ReplicaSource, UsedReplicas};
 pub use run::{RunOptions, RunOutcome, run};
 pub use trace::{Emulator, PLUGINS_FROM, TraceRequest, Traced, trace};

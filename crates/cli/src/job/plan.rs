@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Ranks;
 use crate::arguments::Plan;
-use crate::plan::{PlanOutput, print_summary, to_text};
+use crate::plan::{PlanOutput, openmp_threads, print_summary, to_text};
 use crate::progress::Progress;
 use crate::{Usage, json, shell, terminal};
 
@@ -149,8 +149,13 @@ fn show(
     let launch = launch_of(job);
     let first = job.ranks.first();
     let command = shell::command(first.map_or(&[], |rank| &rank.metadata.command));
+    let plans = decisions.iter().flat_map(|decision| &decision.plans);
+    let threads = plans
+        .map(|decided| openmp_threads(&decided.plan))
+        .find(|threads| !threads.is_empty());
+    let threads = threads.unwrap_or_default();
     terminal::next(&format!(
-        "{launch}nearpage run --plan {} -- {command}",
+        "{threads}{launch}nearpage run --plan {} -- {command}",
         shell::path(output)
     ));
     Ok(())

@@ -126,6 +126,40 @@ fn threads_are_laid_out_as_asked() {
 }
 
 #[test]
+fn a_main_thread_beside_a_team_is_predicted_where_the_plan_pins_it() {
+    let mut samples = analysed_after("opteron-4", &[0, 1, 2, 3], |samples| {
+        for (thread, number) in samples.tables.threads.iter_mut().zip(0..) {
+            let (team, index) = if number == 0 {
+                ("main", 0)
+            } else {
+                ("worker", number - 1)
+            };
+            (thread.team, thread.team_index) = (team.to_owned(), index);
+        }
+    });
+    // A third of a worker's accesses by weight, below the half that counts as working; more than half as the planner
+    // weighs uneven samples.
+    let objects = samples.analysis.attribution.objects.iter_mut();
+    let cells = objects.flat_map(|group| &mut group.affinity.cells);
+    for cell in cells.filter(|cell| cell.thread == ThreadIndex(0)) {
+        cell.loads /= 3.0;
+    }
+    assert!(samples.analysis.attribution.beside_main(100).is_none());
+    let machine = preset("opteron-4").unwrap();
+    let planner = planner(&samples, &machine, Some(ThreadPlacement::Scatter));
+    let plans = planner
+        .plans(Policy::Object, &Parameters::default())
+        .unwrap();
+    let main = plans[0]
+        .teams
+        .iter()
+        .find(|team| team.name == "main")
+        .unwrap();
+    assert_eq!(main.beside, 3);
+    assert_eq!(nodes(&planner), [3, 0, 1, 2]);
+}
+
+#[test]
 fn threads_without_accesses_use_no_node() {
     let samples = analysed_after("amd48", &[0, 1], |samples| {
         let mut idle = samples.tables.threads[1].clone();

@@ -12,11 +12,14 @@ use std::path::{Path, PathBuf};
 
 use nearpage_files::TemporaryFolder;
 use nearpage_machine::{Machine, ThreadPlacement, available_bytes};
-use nearpage_plan::{LatePlacement, Mechanism, PlaceRule, Plan, ProgramImage, Target, translate};
+use nearpage_plan::{
+    LatePlacement, Mechanism, Pinning, PlaceRule, Plan, ProgramImage, Target, translate,
+};
 
 pub use self::outcome::{Placed, PlacedRule};
+pub use self::threads::openmp_threads_to_set;
 
-use self::outcome::{changed_places, outcome};
+use self::outcome::{changed_places, nothing_placed, outcome};
 use self::summary::ProcessSummary;
 use self::threads::RunThreads;
 use crate::Environment;
@@ -74,6 +77,8 @@ pub struct Placing {
     exchanges: Vec<Option<String>>,
     /// Keep LLVM's OpenMP runtime from setting affinities after the threads have been pinned?
     overrules_llvm: bool,
+    /// The message if no process reports that it has used the plan; `None` if there is nothing to place and nothing to pin.
+    unused: Option<String>,
     /// Messages to print before the command runs.
     pub warnings: Vec<String>,
 }
@@ -130,6 +135,15 @@ impl Placing {
         let compact = translate(options.plans, options.rules, &target, programs)?;
         warnings.extend(compact.warnings);
 
+        let executables: Vec<&str> = match options.rules {
+            [] => options
+                .plans
+                .iter()
+                .map(|plan| plan.program.executable.as_str())
+                .collect(),
+            _ => Vec::new(),
+        };
+        let places_or_pins = !compact.rule_names.is_empty() || pinning != Pinning::None;
         let folder = TemporaryFolder::new("plan").context(NO_FOLDER)?;
         let plan_file = folder.path().join(PLAN_FILE);
         let placing = Self {
@@ -138,6 +152,7 @@ impl Placing {
             phases: compact.phases,
             exchanges: compact.exchanges,
             overrules_llvm: run.overrules_llvm(pinning),
+            unused: places_or_pins.then(|| nothing_placed(&executables)),
             warnings,
         };
         fs::write(&plan_file, compact.bytes).at(&plan_file, "can't write the compact plan")?;
@@ -184,8 +199,13 @@ impl Placing {
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect();
-        let mut words = outcome(&processes, &self.rule_names, &self.phases);
-        words.extend(changed_places(&processes, &self.exchanges));
+        let words = if processes.is_empty() {
+            self.unused.iter().cloned().collect()
+        } else {
+            let mut words = outcome(&processes, &self.rule_names, &self.phases);
+            words.extend(changed_places(&processes, &self.exchanges));
+            words
+        };
         Placed::new(&processes, &self.rule_names, &self.phases, words)
     }
 
@@ -317,6 +337,7 @@ mod tests {
             phases: Vec::new(),
             exchanges: Vec::new(),
             overrules_llvm: false,
+            unused: Some(nothing_placed(&[])),
             warnings: Vec::new(),
         }
     }

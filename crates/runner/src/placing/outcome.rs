@@ -109,16 +109,27 @@ fn sums(
     rules
 }
 
+/// The line for a command none of whose processes has used a plan. `executables`: the programs that the plans are for; empty
+/// if every program takes the placements.
+pub(super) fn nothing_placed(executables: &[&str]) -> String {
+    let ran = match executables {
+        [] => "loaded the preload library".to_owned(),
+        executables => {
+            let names: Vec<String> = executables.iter().map(|name| printable(name)).collect();
+            format!("ran {} with the preload library", names.join(" or "))
+        }
+    };
+    format!(
+        "nothing was placed: no process of the command {ran}; statically linked, setuid and setgid programs don't load \
+         it; link the program dynamically, run it without privileges"
+    )
+}
+
 pub(super) fn outcome(
     processes: &[ProcessSummary],
     rule_names: &[String],
     phases: &[Option<String>],
 ) -> Vec<String> {
-    if processes.is_empty() {
-        return vec!["nothing was placed: no process of the command loaded the preload library, as programs don't that \
-                     are statically linked, setuid or setgid; link the program dynamically, run it without privileges"
-            .to_owned()];
-    }
     let without_end = processes_without_end(processes);
     if without_end > 0 && processes.iter().all(|process| process.began) {
         return vec![
@@ -360,6 +371,14 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_never_starts_the_plans_program_is_told_its_name() {
+        assert!(
+            nothing_placed(&["b", "c\n"]).contains("ran b or c\u{fffd} with the preload library")
+        );
+        assert!(nothing_placed(&[]).contains("of the command loaded the preload library"));
+    }
+
+    #[test]
     fn outcome_adds_up_processes_and_names_failures() {
         let line = r#"{"pid":1,"mechanism":"bind","bind_refused":null,"pins":{"pinned":3,"failed":1},
             "rules":[{"number":0,"objects":1,"pages":256,"bytes":1048576},
@@ -378,7 +397,6 @@ mod tests {
         assert_eq!(lines[0], "c: placed 1 object, 1 MiB in 256 pages");
         assert_eq!(lines[2], "2 × c: matched nothing");
         assert_eq!(lines.len(), 4, "{lines:?}");
-        assert!(outcome(&[], &names, &[])[0].starts_with("nothing was placed"));
         let began = |pid| ProcessSummary {
             pid,
             began: true,

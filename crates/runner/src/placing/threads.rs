@@ -36,11 +36,6 @@ impl RunThreads {
             .copied()
             .filter(|&cpu| allowed.contains(cpu))
             .collect();
-        let variable = |name: &str| {
-            std::env::var(name)
-                .ok()
-                .filter(|value| !value.trim().is_empty())
-        };
         Ok(Self {
             masked: known.as_slice().len() < machine.cpus().as_slice().len(),
             // If the machine file describes another machine, no CPU of it is in the mask, and the mask is ignored.
@@ -62,7 +57,7 @@ impl RunThreads {
 
     /// Number of threads of a team in this run, if it is known before the start.
     pub(super) fn team_size(&self, team: &str) -> Option<usize> {
-        (team == "openmp").then(|| self.openmp_threads.unwrap_or(self.allowed.as_slice().len()))
+        (team == Team::OPENMP).then(|| self.openmp_threads.unwrap_or(self.allowed.as_slice().len()))
     }
 
     /// Layout and pins of threads: from the option, else from a plan, else compact if placements name threads.
@@ -203,6 +198,22 @@ fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<ThreadP
         ));
     }
     Some(first.into())
+}
+
+/// The value of `OMP_NUM_THREADS` with which a run has as many OpenMP threads as the recording of `plan`; `None` if a run in
+/// this environment has so many anyway, or if the program uses no OpenMP.
+pub fn openmp_threads_to_set(plan: &Plan) -> Option<u32> {
+    let team = plan.teams.iter().find(|team| team.name == Team::OPENMP)?;
+    let here = variable("OMP_NUM_THREADS").and_then(|value| openmp_threads(&value));
+    let here = here.or_else(|| Some(affinity_mask().ok()?.as_slice().len()));
+    (here != Some(team.threads as usize)).then_some(team.threads)
+}
+
+/// An environment variable that is neither unset nor blank.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name)
+        .ok()
+        .filter(|value| !value.trim().is_empty())
 }
 
 fn affinity_mask() -> Result<CpuList, Error> {
