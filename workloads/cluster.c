@@ -79,7 +79,7 @@ int main(int argc, char **argv) {
         uint64_t seed = random_seed(1);
         double saved = 0;
         size_t first = share_begin(points, k, team), end = share_begin(points, k + 1, team);
-        for (long round = 0; another_round(round); round++) {
+        for (long round = 0; has_round(round); round++) {
             for (int iteration = 0; iteration < iterations; iteration++) {
                 saved += choose(first, end, random_below(&seed, points));
 #pragma omp barrier

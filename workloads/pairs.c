@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
     {
         int k = omp_get_thread_num();
         const uint64_t *block = blocks[k % pairs];
-        for (long round = 0; another_round(round); round++) {
+        for (long round = 0; has_round(round); round++) {
             uint64_t seed = random_seed(k), sum = 0;
             for (int iteration = 0; iteration < iterations; iteration++)
                 for (size_t line = 0; line < count / LINE; line++)

@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     {
         int k = omp_get_thread_num(), team = omp_get_num_threads();
         volatile uint64_t *own = buffer;
-        for (long round = 0; another_round(round); round++) {
+        for (long round = 0; has_round(round); round++) {
             for (long sweep = 0; sweep < sweeps; sweep++)
                 for (size_t i = share_begin(count, k, team); i < share_begin(count, k + 1, team); i += 8)
                     sum += own[i];

@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
 #pragma omp barrier
 #pragma omp master
         began = omp_get_wtime();
-        for (long round = 0; another_round(round); round++) {
+        for (long round = 0; has_round(round); round++) {
             for (int iteration = 0; iteration < iterations; iteration++) {
                 if (gather)
                     triad_gather(first, end, iteration, &seed);

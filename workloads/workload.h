@@ -123,7 +123,7 @@ static inline atomic_long *rounds_of_team(void) {
 }
 
 /* Does the computation have a round of this number? All threads of the team ask. */
-static inline int another_round(long round) { return round < *rounds_of_team(); }
+static inline int has_round(long round) { return round < *rounds_of_team(); }
 
 /* Called by the master. Others may have begun the next round, which is then the last one. */
 static inline void round_ended(long round) {

@@ -46,19 +46,19 @@ fn copy(from: &Path, to: &Path) {
 
 fuzz_target!(|data: &[u8]| {
     SCRATCH.with(|scratch| {
-        let (lie, exported) = (
-            scratch.folder().join("lie"),
+        let (mutated, exported) = (
+            scratch.folder().join("mutated"),
             scratch.folder().join("exported"),
         );
-        for folder in [&lie, &exported] {
+        for folder in [&mutated, &exported] {
             let _ = fs::remove_dir_all(folder);
         }
         let mut choices = Drawn(data);
         let sound = SOUND[choices.position(SOUND.len())];
         let format = FORMATS[choices.position(FORMATS.len())];
-        copy(&Path::new(FIXTURES).join(sound), &lie);
-        mutate(&lie, &mut choices).expect("a sound recording can be read");
-        look(&lie, &exported, format);
+        copy(&Path::new(FIXTURES).join(sound), &mutated);
+        mutate(&mutated, &mut choices).expect("a sound recording can be read");
+        look(&mutated, &exported, format);
     });
 });
 

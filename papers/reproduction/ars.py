@@ -67,7 +67,7 @@ def run(tools, machine, workload, where):
             ALL_DATA: simulate(ALGORITHMS, *INITIAL, *every(CHECKS[CHOSEN][0]), data=[]),
         }
         return {**base, "checks": checks, "variants": variants}
-    found, replaying = tools.kept(f"{where}-ars.json", [*key, ALGORITHMS, FACTORS, CHECKS, CHOSEN, ONE_CHECK, ALL_DATA, INITIAL, SHARED, tools.version], lambda: tools.timed(judge))
+    found, replaying = tools.cached(f"{where}-ars.json", [*key, ALGORITHMS, FACTORS, CHECKS, CHOSEN, ONE_CHECK, ALL_DATA, INITIAL, SHARED, tools.version], lambda: tools.timed(judge))
     return {"input": arguments, **found, "tracing_s": tracing, "replaying_s": replaying}
 
 

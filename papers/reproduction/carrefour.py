@@ -13,7 +13,7 @@ ALONE = [f"carrefour, {mechanism}" for mechanism in MECHANISMS]
 ALL_MISSES = "carrefour, all misses"
 PARTS = ["compute_ns", "local_stall_ns", "remote_stall_ns", "move_ns", "wait_ns"]
 # "Since thread clustering is well documented and understood, we did not evaluate it" (§3.1).
-STILL = ["--set", "clustering=0"]
+WITHOUT_THREAD_MOVES = ["--set", "clustering=0"]
 
 # Published, machine A: speed-up over Linux by all mechanisms, by replication, interleaving and co-location alone (Table
 # 4).
@@ -93,13 +93,13 @@ def by_mechanism(tools, machine, recordings, *words):
     for mechanism in MECHANISMS:
         others = [other for other in MECHANISMS if other != mechanism]
         off = [word for other in others for word in ("--set", f"{other}=0")]
-        found["carrefour, " + mechanism] = simulate(tools, machine, recordings, "--policy", "carrefour", *tools.SETTINGS, *STILL, *words, *off)["carrefour"]
+        found["carrefour, " + mechanism] = simulate(tools, machine, recordings, "--policy", "carrefour", *tools.SETTINGS, *WITHOUT_THREAD_MOVES, *words, *off)["carrefour"]
     return found
 
 
 def judged(tools, path, keys, judge):
     """Returns the value of `judge` and its processor time, kept by the keys and settings."""
-    return tools.kept(path + ".policies.json", [*keys, tools.ALL_SETTINGS, STILL, tools.version], lambda: tools.timed(judge))
+    return tools.cached(path + ".policies.json", [*keys, tools.ALL_SETTINGS, WITHOUT_THREAD_MOVES, tools.version], lambda: tools.timed(judge))
 
 
 def alone(tools, machine, workload):
@@ -108,8 +108,8 @@ def alone(tools, machine, workload):
     key, tracing = tools.traced(machine, workload.split()[0], arguments, path)
 
     def judge():
-        found = simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL)
-        every = simulate(tools, machine, [path], "--policy", "carrefour", *tools.SETTINGS, *STILL, "--set", "source=cache")
+        found = simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *WITHOUT_THREAD_MOVES)
+        every = simulate(tools, machine, [path], "--policy", "carrefour", *tools.SETTINGS, *WITHOUT_THREAD_MOVES, "--set", "source=cache")
         return {**found, **by_mechanism(tools, machine, [path]), ALL_MISSES: every["carrefour"]}
     results, replaying = judged(tools, path, key, judge)
     return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
@@ -120,7 +120,7 @@ def on_b(tools, machine, workload):
     arguments = tools.matrix["carrefour"]["machine_b"]["workloads"][workload]
     path = os.path.join(tools.folder, f"{OTHER}-{workload}-alone")
     key, tracing = tools.traced(machine, workload, arguments, path)
-    results, replaying = judged(tools, path, key, lambda: simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL))
+    results, replaying = judged(tools, path, key, lambda: simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *WITHOUT_THREAD_MOVES))
     return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 
 
@@ -151,7 +151,7 @@ def together(tools, machine, built_ns, mechanisms=True):
             turns, keys = [*turns, "--schedule", later], [*keys, start_ns]
 
         def judge():
-            found = simulate(tools, machine, paths, "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL, *turns)
+            found = simulate(tools, machine, paths, "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *WITHOUT_THREAD_MOVES, *turns)
             return {**found, **(by_mechanism(tools, machine, paths, *turns) if mechanisms else {})}
         results, seconds = judged(tools, "-with-".join(paths[:1] + [pair[1]]), keys, judge)
         replaying += seconds

@@ -18,7 +18,7 @@ def store(path, text):
     os.replace(new, path)
 
 
-def kept(path, key, make):
+def cached(path, key, make):
     """Returns the value that the file has for this key. If the file has another key or is missing, calls `make` and stores its value."""
     key = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     if os.path.exists(path):

@@ -60,7 +60,7 @@ def run(tools, machine, workload):
         text = tools.command(["export", path, "--to", "csv", "-o", "-", "--at-most", str(AT_MOST), "-q"], 1)
         rows = list(csv.DictReader(io.StringIO(text)))
         return {figure.number: picture(figure, rows) for figure in FIGURES if figure.workload == workload}
-    found = tools.kept(path + ".pictures.json", [*key, tools.version, AT_MOST, repr(FIGURES), ACROSS, UP], pictures)
+    found = tools.cached(path + ".pictures.json", [*key, tools.version, AT_MOST, repr(FIGURES), ACROSS, UP], pictures)
     # JSON turns keys into text.
     return {"arguments": machine["arguments"], "threads": machine["threads"], "pictures": {int(number): one for number, one in found.items()}, "tracing_s": tracing}
 

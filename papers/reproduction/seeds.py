@@ -12,17 +12,17 @@ def is_randomised(policy, words):
     return policy in RANDOMISED or any(word.startswith("source=sampled-") for word in words)
 
 
-def median(first, once, kept=("time_ns",)):
-    """Returns the run with the median time, and the `kept` fields of every seed's run. `first`: the run with seed 0; `once`: runs another seed."""
+def median(first, once, fields=("time_ns",)):
+    """Returns the run with the median time, and the `fields` fields of every seed's run. `first`: the run with seed 0; `once`: runs another seed."""
     runs = [first, *(once("--set", f"seed={seed}") for seed in SEEDS[1:])]
     runs.sort(key=lambda result: result["time_ns"])
-    return {**runs[len(runs) // 2], "seeds": [{key: run[key] for key in kept if key in run} for run in runs]}
+    return {**runs[len(runs) // 2], "seeds": [{key: run[key] for key in fields if key in run} for run in runs]}
 
 
-def medians(found, words, once, kept=("time_ns",)):
+def medians(found, words, once, fields=("time_ns",)):
     """Replaces the results of randomised policies by their median runs. `words`: the arguments that gave `found`; `once`: runs one policy with further arguments."""
     drawn = [policy for policy in found if is_randomised(policy, words)]
-    return {**found, **{policy: median(found[policy], lambda *more, policy=policy: once(policy, *more), kept) for policy in drawn}}
+    return {**found, **{policy: median(found[policy], lambda *more, policy=policy: once(policy, *more), fields) for policy in drawn}}
 
 
 def times(result):

@@ -100,7 +100,7 @@ def jobs(tools):
 def raytrace(tools, machine, arguments):
     path = os.path.join(tools.folder, "verghese-raytrace")
     key, tracing = tools.traced(machine, "raytrace", arguments, path)
-    results, replaying = tools.kept(path + ".results.json", [*key, tools.version], lambda: tools.timed(lambda: replay(tools.command, [path], counted(tools.command, [path]))))
+    results, replaying = tools.cached(path + ".results.json", [*key, tools.version], lambda: tools.timed(lambda: replay(tools.command, [path], counted(tools.command, [path]))))
     return {"arguments": f"raytrace {arguments}", "tracing_s": tracing, "replaying_s": replaying, **results}
 
 
@@ -120,7 +120,7 @@ def splash(tools, machine, how):
         schedule.write(starts)
     paths = list(programs.values())
     judge = lambda: replay(tools.command, paths, counted(tools.command, paths), "--schedule", file)
-    results, replaying = tools.kept(os.path.join(tools.folder, "verghese-splash.results.json"), [*keys, starts, tools.version], lambda: tools.timed(judge))
+    results, replaying = tools.cached(os.path.join(tools.folder, "verghese-splash.results.json"), [*keys, starts, tools.version], lambda: tools.timed(judge))
     return {"arguments": ", ".join(f"{program} {arguments}" for program, arguments in how["programs"].items()), "tracing_s": tracing, "replaying_s": replaying, **results}
 
 
@@ -145,8 +145,8 @@ def moves(program, how):
 def simulate(command, paths, machine, policies, *words):
     """Returns results by policy. With random samples: the run with the median time of several seeds."""
     def once(policies, *more):
-        asked = ["simulate", *paths, "--machine", machine, "--json", "--movements", "0", "--policy", ",".join(policies), *words, *more]
-        return {result["policy"]: result for result in json.loads(command(asked, 1))["results"]}
+        arguments = ["simulate", *paths, "--machine", machine, "--json", "--movements", "0", "--policy", ",".join(policies), *words, *more]
+        return {result["policy"]: result for result in json.loads(command(arguments, 1))["results"]}
 
     return seeds.medians(once(policies), words, lambda policy, *more: once([policy], *more)[policy])
 

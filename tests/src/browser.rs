@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::socket::Socket;
 
 /// Limit of each operation: far more than needed, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Chromium with one page.
 pub struct Browser {
@@ -70,7 +70,7 @@ impl Browser {
         };
         // Chromium would block on a full pipe.
         std::thread::spawn(move || for _ in lines {});
-        let socket = Socket::open(&address, PATIENCE).expect("a DevTools socket");
+        let socket = Socket::open(&address, TIME_LIMIT).expect("a DevTools socket");
         let mut browser = Browser {
             process,
             profile,
@@ -186,7 +186,7 @@ impl Browser {
             if found["result"]["value"] == json!(true) {
                 return;
             }
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > TIME_LIMIT {
                 let text = self.value("document.body.innerText");
                 panic!(
                     "never came true: {expression}\nthe page says: {text}\ncomplaints: {:?}",

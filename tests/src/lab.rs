@@ -8,7 +8,7 @@ use crate::{Case, Finished, nearpage_path, target};
 
 /// Limit for a command in the lab including the boot, which takes minutes on a host with busy cores. No test depends on
 /// how long a run takes.
-pub const PATIENCE: Duration = Duration::from_secs(1500);
+pub const TIME_LIMIT: Duration = Duration::from_secs(1500);
 /// Processor time of a boot on a host with busy cores.
 pub const BOOT_LIMIT: [&str; 2] = ["--boot-limit", "300"];
 /// Machine with four nodes: latency rises by 8 % over one hop, and by 30 % over two hops.

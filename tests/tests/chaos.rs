@@ -19,7 +19,7 @@ fn programs_do_not_notice_what_happens_to_their_observer() {
     let events = (0..100).map(|number| Event::draw(SEED, number, &programs));
     let harms: Vec<String> = events
         .filter_map(|event| match harness.run(&event).unwrap() {
-            Outcome::Harm(harm) => Some(harm.to_string()),
+            Outcome::BrokenRules(harm) => Some(harm.to_string()),
             Outcome::Well | Outcome::Unjudged => None,
         })
         .collect();

@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use nearpage_tests::generated::{How, Initialiser, Kind, Program, Run, Summary, Trial, Truth};
+use nearpage_tests::generated::{
+    Initialiser, Kind, Program, RecordingOptions, Run, Summary, Trial, Truth,
+};
 use nearpage_tests::{Case, nearpage_path};
 
 /// Seeds of the programs whose table is checked.
@@ -71,7 +73,7 @@ fn plans_are_not_far_from_the_best_placement() {
             &nearpage_path(),
             &folder,
             1,
-            How::default(),
+            RecordingOptions::default(),
         )
         .unwrap()
     };

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use nearpage_tests::lab::{BOOT_LIMIT, MACHINE, PATIENCE, in_lab, is_built, lab, turn};
+use nearpage_tests::lab::{BOOT_LIMIT, MACHINE, TIME_LIMIT, in_lab, is_built, lab, turn};
 use nearpage_tests::{Case, nearpage_path, repository, workload};
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn a_guest_measures_the_machine_that_is_modelled() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab").limit(PATIENCE);
+    let case = Case::new("lab").limit(TIME_LIMIT);
     let script = format!(
         "{} machine measure --quick --json >matrix || exit 4; python3 {} >probe || exit 5; echo out; echo err >&2; \
          exit 3",
@@ -75,7 +75,7 @@ fn runs_repeat_bit_for_bit() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab-repeated").limit(PATIENCE);
+    let case = Case::new("lab-repeated").limit(TIME_LIMIT);
     let triad = workload("triad");
     let counts = || {
         let _turn = turn();
@@ -120,7 +120,7 @@ fn a_booted_guest_is_kept_for_the_next_run() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab-kept").limit(PATIENCE);
+    let case = Case::new("lab-kept").limit(TIME_LIMIT);
     let cache = case.path("cache");
     let guests = cache.join("nearpage/lab/guests");
     let kept = || -> Vec<_> {
@@ -181,7 +181,7 @@ fn what_precedes_the_programs_marker_need_not_be_modelled() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab-fast").limit(PATIENCE);
+    let case = Case::new("lab-fast").limit(TIME_LIMIT);
     let markers = workload("markers").to_string_lossy().into_owned();
     let counts = |options: &[&str]| {
         let options = [&["--json"], options, &BOOT_LIMIT].concat();
@@ -217,7 +217,7 @@ fn samples_inside_name_the_access_that_stalled() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab-samples").limit(PATIENCE);
+    let case = Case::new("lab-samples").limit(TIME_LIMIT);
     let recording = case.path("recording");
     for shape in ["jump", "vector"] {
         let program = workload("truth");
@@ -278,7 +278,7 @@ prefix = ["false", "{command}"]
 
 #[test]
 fn a_matrix_goes_on_where_it_was_left() {
-    let case = Case::new("lab-matrix").limit(PATIENCE);
+    let case = Case::new("lab-matrix").limit(TIME_LIMIT);
     let file = case.path("matrix.toml");
     fs::write(&file, MATRIX).unwrap();
     let matrix = |options: &[&str]| {

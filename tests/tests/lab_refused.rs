@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nearpage_tests::lab::{BOOT_LIMIT, PATIENCE, in_lab, is_built, lab};
+use nearpage_tests::lab::{BOOT_LIMIT, TIME_LIMIT, in_lab, is_built, lab};
 use nearpage_tests::{Case, Finished, nearpage_path};
 
 #[test]
@@ -14,7 +14,7 @@ fn a_guest_without_memory_says_so() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab-without").limit(PATIENCE);
+    let case = Case::new("lab-without").limit(TIME_LIMIT);
     let options = [&["--memory", "64M"], &BOOT_LIMIT[..]].concat();
     let finished = in_lab(&case, &options, &["tail", "/dev/zero"]).exits(137);
     let line = "out of memory, ended tail: --memory gives nodes more than 64 MiB each";
@@ -77,7 +77,7 @@ fn a_guest_that_cannot_boot_says_so() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab-refused").limit(PATIENCE);
+    let case = Case::new("lab-refused").limit(TIME_LIMIT);
     let fails = |options: &[&str], status: i32, words: &str| {
         let options = [options, &["-q"]].concat();
         one_line(&in_lab(&case, &options, &["true"]).exits(status), words);
@@ -108,7 +108,7 @@ fn a_full_disk_is_named() {
     if !is_built() {
         return;
     }
-    let case = Case::new("lab-full").limit(PATIENCE);
+    let case = Case::new("lab-full").limit(TIME_LIMIT);
     let small = case.path("small");
     fs::create_dir(&small).unwrap();
     let in_namespace = |script: &str| {
@@ -162,7 +162,7 @@ fn an_interrupt_ends_the_guest() {
         if let Some(emulator) = emulator_of(child.id()) {
             break emulator;
         }
-        let patient = begun.elapsed() < PATIENCE;
+        let patient = begun.elapsed() < TIME_LIMIT;
         assert!(patient, "no emulator was started");
         std::thread::sleep(Duration::from_millis(50));
     };

@@ -9,14 +9,14 @@ use nearpage_tests::{Case, nearpage_path};
 const SEED: u64 = 20_261_125;
 
 #[test]
-fn recordings_that_lie_end_no_command() {
+fn mutated_recordings_end_no_command() {
     let case = Case::new("mutated");
     let nearpage = nearpage_path();
     let seeds = Seeds::new(&nearpage, &case.path("seeds")).unwrap();
     assert!(seeds.names().len() >= 3, "{:?}", seeds.names());
-    let lies = case.path("lies");
-    fs::create_dir_all(&lies).unwrap();
-    let mut trials = Trials::new(&nearpage, &seeds, &lies);
+    let mutated = case.path("mutated");
+    fs::create_dir_all(&mutated).unwrap();
+    let mut trials = Trials::new(&nearpage, &seeds, &mutated);
     let failures: Vec<String> = (0..40)
         .filter_map(|number| trials.run(SEED, number).unwrap())
         .map(|failure| failure.to_string())

@@ -32,7 +32,7 @@ int main(void) {
 }
 "#;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 fn compile(case: &Case) -> PathBuf {
     let source = case.write("busy.c", BUSY);
@@ -111,7 +111,7 @@ impl<'a> Tmux<'a> {
     }
 
     fn wait(&self, what: &str, shown: impl Fn(&str) -> bool) -> String {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         loop {
             let screen = self.screen();
             if shown(&screen) {
@@ -257,7 +257,7 @@ fn ctrl_c_and_q_and_a_kill_give_the_terminal_back() {
 /// Ends this test's program and waits for its end, before the case deletes the folder.
 fn end_busy(case: &Case) {
     case.write("end", "");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     while !pids(case).is_empty() {
         assert!(Instant::now() < until, "it does not end");
         sleep(Duration::from_millis(20));

@@ -689,15 +689,15 @@ fn a_machine_with_one_node_allows_static_policies_only() {
     let names: Vec<&Value> = results.iter().map(|result| &result["policy"]).collect();
     assert_eq!(names, ["round-robin", "first-touch", "post-facto"]);
     let text = case.nearpage(simulate).success().stdout;
-    assert!(text.contains("Left out, as they make no sense"), "{text}");
-    let left_out = "Left out, as they make no sense on this machine: migrate, replicate, migrate-replicate: its memory \
-                    is on one node, and no page could go elsewhere.";
+    assert!(text.contains("Left out, as they cannot run"), "{text}");
+    let left_out = "Left out, as they cannot run on this machine: migrate, replicate, migrate-replicate: its memory is \
+                    on one node, so no page can move.";
     let notes = whole["notes"].as_array().unwrap();
     assert!(notes.iter().any(|note| note == left_out), "{whole:#}");
     case.nearpage([&simulate[..], &["--policy", "first-touch,migrate"]].concat())
         .says(
             1,
-            &["migrate makes no sense on this machine: its memory is on one node"],
+            &["migrate cannot run on this machine: its memory is on one node"],
         );
 }
 

@@ -195,24 +195,24 @@ export const standalone = embedded !== null;
 
 // The token that grants access. The first address has it; afterwards local storage keeps it for this origin alone,
 // port included. The browser would send a cookie to every other server on 127.0.0.1.
-const KEPT = "nearpage-token";
+const TOKEN_KEY = "nearpage-token";
 const inAddress = /^\/([0-9a-f]{32})\//.exec(location.pathname)?.[1];
 
-function kept(): string | null {
+function storedToken(): string | null {
   try {
-    return localStorage.getItem(KEPT);
+    return localStorage.getItem(TOKEN_KEY);
   } catch {
     return null;
   }
 }
 
-const token = inAddress ?? kept() ?? "-";
+const token = inAddress ?? storedToken() ?? "-";
 
 /** Keeps a token that the server has accepted, and replaces it in the address by the name of the recording. */
 export function forgetToken(name: string): void {
   if (inAddress === undefined) return;
   try {
-    localStorage.setItem(KEPT, inAddress);
+    localStorage.setItem(TOKEN_KEY, inAddress);
   } catch {
     // A private window may refuse to store anything: the token stays in the address.
     return;
@@ -279,8 +279,8 @@ export const api = {
   },
   /** Bins with any access of colour `first` take this colour. */
   async picture(recording: number, by: string, frame: Frame, first: number | null): Promise<Picture> {
-    const asked = { recording, by, ...frame, ...(first === null ? {} : { first }) };
-    const bytes = standalone ? await embeddedPicture(recording, by, frame) : await ask(`picture?${parameters(asked)}`);
+    const query = { recording, by, ...frame, ...(first === null ? {} : { first }) };
+    const bytes = standalone ? await embeddedPicture(recording, by, frame) : await ask(`picture?${parameters(query)}`);
     const all = new Uint8Array(bytes);
     const end = all.indexOf(10);
     const head = JSON.parse(new TextDecoder().decode(all.subarray(0, end))) as Omit<Picture, "colours" | "accesses">;

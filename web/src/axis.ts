@@ -61,11 +61,11 @@ export function written(axis: Axis, pixels: number, isVertical: boolean): [numbe
 
 /** Round values on an axis, `most` at most, and the step between them. */
 function round(axis: Axis, most: number): { values: number[]; step: number } {
-  const wanted = span(axis) / Math.max(most, 1);
-  if (!(wanted > 0)) return { values: [], step: 1 };
+  const least = span(axis) / Math.max(most, 1);
+  if (!(least > 0)) return { values: [], step: 1 };
   const base = axis.unit === "bytes" || axis.unit === "bytes/s" ? 2 : 10;
-  let step = base ** Math.ceil(Math.log(wanted) / Math.log(base) - 1e-9);
-  if (base === 10) for (const part of [5, 2]) if (step / part >= wanted) { step /= part; break; }
+  let step = base ** Math.ceil(Math.log(least) / Math.log(base) - 1e-9);
+  if (base === 10) for (const part of [5, 2]) if (step / part >= least) { step /= part; break; }
   if (axis.unit === "pages" || axis.unit === "bytes" || axis.unit === "names") step = Math.max(step, 1);
   const values: number[] = [];
   for (let value = Math.ceil(axis.from / step - 1e-9) * step; value <= axis.to + step * 1e-9; value += step) values.push(value === 0 ? 0 : value);

@@ -28,7 +28,7 @@ export interface Values {
   /** `to`: fixed end of the axis; `things`: the unit of a sum of stacked values. */
   measure: Pick<Axis, "label" | "unit" | "ticks"> & { from?: number; to?: number; things?: string; say?(value: number): string };
   /** Horizontal bars: names of parts at the left, values growing to the right. */
-  lies?: boolean;
+  horizontal?: boolean;
   /** Columns of the CSV that identify a part: its name, or its begin and end. */
   columns: string[];
   /** Read-out of a part instead of its values; `place` is the pointer's position within the part. */
@@ -65,7 +65,7 @@ function partAt({ edges }: Values["parts"], place: number): number {
 
 /** The content to draw when some series are hidden. */
 function described(values: Values, hidden: Set<string>): Drawn {
-  const { kind, series, parts, measure, lies = false } = values;
+  const { kind, series, parts, measure, horizontal = false } = values;
   const { edges } = parts;
   const shown = series.flatMap(({ name }, number) => (hidden.has(name) ? [] : [number]));
   const sums = edges.slice(1).map(() => 0);
@@ -83,20 +83,20 @@ function described(values: Values, hidden: Set<string>): Drawn {
     const value = series[number].values[part] ?? null;
     return `${series[number].name} ${value === null ? "–" : say(value)}`;
   };
-  const told = (part: number): string[] => {
+  const readOut = (part: number): string[] => {
     const where = parts.names?.[part] ?? `${SAY[parts.unit](edges[part])} to ${SAY[parts.unit](edges[part + 1])}`;
     if (kind !== "stacked") return [where, ...shown.map((number) => said(number, part))];
     const most = shown.filter((number) => (series[number].values[part] ?? 0) > 0).sort((a, b) => (series[b].values[part] ?? 0) - (series[a].values[part] ?? 0));
     return [where, `${say(sums[part])} ${measure.things ?? "in all"}`, ...most.slice(0, READOUT_MAX).map((number) => said(number, part))];
   };
-  const place = (x: number, y: number) => (lies ? y : x);
+  const place = (x: number, y: number) => (horizontal ? y : x);
   return {
     values,
     shown,
     begins,
-    x: lies ? across : along,
-    y: lies ? { ...along, up: false } : across,
-    step: lies ? [span(across) / 50, 1] : [edges[1] - edges[0], span(across) / 50],
+    x: horizontal ? across : along,
+    y: horizontal ? { ...along, up: false } : across,
+    step: horizontal ? [span(across) / 50, 1] : [edges[1] - edges[0], span(across) / 50],
     note: values.note,
     empty: values.empty,
     selected: values.selected,
@@ -106,7 +106,7 @@ function described(values: Values, hidden: Set<string>): Drawn {
     },
     at(x, y) {
       const part = partAt(parts, place(x, y));
-      return values.at?.(part, place(x, y)) ?? told(part);
+      return values.at?.(part, place(x, y)) ?? readOut(part);
     },
     csv: () => values.csv?.() ?? [
       [...values.columns, ...series.map(({ name }) => name)],
@@ -129,7 +129,7 @@ function coincide(one: Series, other: Series, top: number): boolean {
 }
 
 /** A box for each value, with edges at whole pixels: neighbours show no seam. */
-function boxes({ values: { kind, series, parts, lies }, shown, begins }: Drawn, number: number): uPlot.Series.PathBuilder {
+function boxes({ values: { kind, series, parts, horizontal }, shown, begins }: Drawn, number: number): uPlot.Series.PathBuilder {
   const { edges, names } = parts;
   const { values } = series[number];
   const position = shown.indexOf(number);
@@ -147,7 +147,7 @@ function boxes({ values: { kind, series, parts, lies }, shown, begins }: Drawn, 
       // Small values stay visible.
       const thick = Math.max(to - from - (slots > 1 ? 1 : 0), 1);
       const long = Math.max(Math.abs(high - low), kind === "beside" ? 1 : 0);
-      if (lies) fill.rect(low, from, long, thick);
+      if (horizontal) fill.rect(low, from, long, thick);
       else fill.rect(from, Math.min(low, high), thick, long);
     });
     return { fill };
@@ -205,11 +205,11 @@ export class Chart extends Figure<Values, Drawn> {
 
   private built(content: Drawn, place: HTMLElement): uPlot {
     const { values, shown } = content;
-    const { kind, series, parts, lies = false } = values;
+    const { kind, series, parts, horizontal = false } = values;
     const { edges } = parts;
     const colours = values.colours();
     const area = this.area();
-    const [along, across] = lies ? [content.y, content.x] : [content.x, content.y];
+    const [along, across] = horizontal ? [content.y, content.x] : [content.x, content.y];
     const line = (number: number): uPlot.Series => {
       const below = shown.slice(0, shown.indexOf(number)).filter((other) => coincide(series[number], series[other], across.to)).length;
       return {
@@ -247,10 +247,10 @@ export class Chart extends Figure<Values, Drawn> {
         bind: { mousedown: () => null, mouseup: () => null, click: () => null, dblclick: () => null },
       },
       scales: {
-        x: { time: false, ori: lies ? 1 : 0, dir: lies ? -1 : 1, range: [along.from, along.to] },
-        y: { ori: lies ? 0 : 1, range: [across.from, across.to] },
+        x: { time: false, ori: horizontal ? 1 : 0, dir: horizontal ? -1 : 1, range: [along.from, along.to] },
+        y: { ori: horizontal ? 0 : 1, range: [across.from, across.to] },
       },
-      axes: [this.axis(along, "x", lies, false), this.axis(across, "y", !lies, true)],
+      axes: [this.axis(along, "x", horizontal, false), this.axis(across, "y", !horizontal, true)],
       series: [{}, ...drawn],
       hooks: { draw: [(u) => this.over(u, content)] },
     }, [places, ...shown.map((number) => reaching(series[number]))], place);

@@ -98,7 +98,7 @@ function chart(rows: Pair[], names: string[]): Chart {
     left: 200,
     load: (): Values => ({
       kind: "beside",
-      lies: true,
+      horizontal: true,
       series: ([0, 1] as const).map((side) => ({ name: names[side], values: rows.map((pair) => share(pair, side)) })),
       colours: () => [few(0), few(1)],
       parts: named("", rows.map((pair) => pair.name)),

@@ -10,7 +10,7 @@ import { bytes, exact, percent, counted, time } from "./format.ts";
 import type { Picture as Painting } from "./plot.ts";
 import { go } from "./state.ts";
 
-export interface Wanted {
+export interface DensityRequest {
   /** Place in the address space of offset 0. */
   origin: number;
   from: number;
@@ -54,23 +54,23 @@ export function chooser(context: Context, chosen: By, choose: (by: By) => void):
   return h("label", {}, "colour by ", select, context.recording.measures_latency ? null : h("small", {}, ` source ${context.recording.source} knows no levels`));
 }
 
-export async function density(context: Context, wanted: Wanted, width: number, height: number): Promise<Density> {
+export async function density(context: Context, request: DensityRequest, width: number, height: number): Promise<Density> {
   const { recording, number } = context;
-  const dot = wanted.accesses < 2_000 ? 6 : wanted.accesses < 30_000 ? 4 : wanted.accesses < 300_000 ? 2 : 1;
+  const dot = request.accesses < 2_000 ? 6 : request.accesses < 30_000 ? 4 : request.accesses < 300_000 ? 2 : 1;
   const frame: Frame = {
-    place_from: Math.max(0, Math.floor(wanted.origin + wanted.from)),
-    place_to: Math.ceil(wanted.origin + wanted.to),
-    from_ns: Math.floor(wanted.from_ns),
-    to_ns: Math.ceil(wanted.to_ns),
+    place_from: Math.max(0, Math.floor(request.origin + request.from)),
+    place_to: Math.ceil(request.origin + request.to),
+    from_ns: Math.floor(request.from_ns),
+    to_ns: Math.ceil(request.to_ns),
     columns: Math.max(1, Math.round(width / dot)),
     rows: Math.max(1, Math.round(height / dot)),
   };
-  const chosen = wanted.by === "function" ? chosenFunction(context) : null;
-  const picture = await api.picture(number, wanted.by, frame, chosen);
-  const { names } = schemeOf(context, wanted.by);
-  const colours = () => schemeOf(context, wanted.by).colours.map((colour, slot) => (chosen === null ? colour : slot === chosen ? chosenColour() : othersColour()));
+  const chosen = request.by === "function" ? chosenFunction(context) : null;
+  const picture = await api.picture(number, request.by, frame, chosen);
+  const { names } = schemeOf(context, request.by);
+  const colours = () => schemeOf(context, request.by).colours.map((colour, slot) => (chosen === null ? colour : slot === chosen ? chosenColour() : othersColour()));
   const most = picture.accesses.reduce((a, b) => Math.max(a, b), 0);
-  const scale = wanted.scale ?? { most: 0 };
+  const scale = request.scale ?? { most: 0 };
   scale.most = Math.max(scale.most, most);
   const image = painted(picture, colours, scale);
   const shown = picture.frame;
@@ -78,7 +78,7 @@ export async function density(context: Context, wanted: Wanted, width: number, h
   const column = (shown.to_ns - shown.from_ns) / shown.columns;
   const all = picture.totals.reduce((a, b) => a + b, 0);
   const binAt = (x: number, y: number): { bin: Frame; position: number } => {
-    const at = [Math.floor((x - shown.from_ns) / column), Math.floor((y + wanted.origin - shown.place_from) / row)];
+    const at = [Math.floor((x - shown.from_ns) / column), Math.floor((y + request.origin - shown.place_from) / row)];
     const bin: Frame = {
       place_from: shown.place_from + at[1] * row,
       place_to: shown.place_from + (at[1] + 1) * row,
@@ -93,7 +93,7 @@ export async function density(context: Context, wanted: Wanted, width: number, h
   const functionAt = async (x: number, y: number): Promise<string> => {
     const { bin, position } = binAt(x, y);
     if (!(picture.accesses[position] > 0)) return "";
-    if (standalone) return wanted.by === "function" ? names[picture.colours[position]] : "";
+    if (standalone) return request.by === "function" ? names[picture.colours[position]] : "";
     const value = await api.value(number, bin);
     const slot = value.by.find(([by]) => by === "function")?.[1][0]?.[0];
     return slot === undefined ? "" : recording.functions[slot];
@@ -101,14 +101,14 @@ export async function density(context: Context, wanted: Wanted, width: number, h
   const noted = (most: number) => [
     `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${counted(most, "access")}.`,
     picture.share < 1 ? `From a sample of ${percent(picture.share)} of the recording; all of it in a moment.` : "",
-    chosen !== null ? `Dots with any access by ${names[chosen]} stand out.` : wanted.by === "function" && context.state.function ? `${context.state.function} has no colour of its own here: it is among the other functions.` : "",
-    standalone && (shown.to_ns - shown.from_ns > 1.01 * (wanted.to_ns - wanted.from_ns)) ? "The file has this picture at one resolution." : "",
+    chosen !== null ? `Dots with any access by ${names[chosen]} stand out.` : request.by === "function" && context.state.function ? `${context.state.function} has no colour of its own here: it is among the other functions.` : "",
+    standalone && (shown.to_ns - shown.from_ns > 1.01 * (request.to_ns - request.from_ns)) ? "The file has this picture at one resolution." : "",
   ].join(" ");
   const content: Density = {
     totals: picture.totals,
     noted,
-    x: { label: "time since the recording began", from: wanted.from_ns, to: wanted.to_ns, unit: "time" },
-    y: { label: wanted.label, from: wanted.from, to: wanted.to, unit: "bytes" },
+    x: { label: "time since the recording began", from: request.from_ns, to: request.to_ns, unit: "time" },
+    y: { label: request.label, from: request.from, to: request.to, unit: "bytes" },
     step: [column, row],
     empty: most === 0 ? `No access ${all === 0 ? "here: zoom out, select a longer time, or record for longer" : "in this frame"}.` : undefined,
     legend: () => picture.totals
@@ -118,8 +118,8 @@ export async function density(context: Context, wanted: Wanted, width: number, h
       .map(([, entry]) => entry),
     note: noted(most),
     draw(g, area) {
-      const from = toPixels(content, area, [shown.from_ns, shown.place_from - wanted.origin]);
-      const to = toPixels(content, area, [shown.to_ns, shown.place_to - wanted.origin]);
+      const from = toPixels(content, area, [shown.from_ns, shown.place_from - request.origin]);
+      const to = toPixels(content, area, [shown.to_ns, shown.place_to - request.origin]);
       g.imageSmoothingEnabled = false;
       g.drawImage(image(), from[0], from[1], to[0] - from[0], to[1] - from[1]);
       for (const [ns, begin] of recording.marks) {
@@ -128,35 +128,35 @@ export async function density(context: Context, wanted: Wanted, width: number, h
         g.strokeRect(x, area.y, 0, area.height);
         g.fillText(begin ? "stable phase begins" : "ends", x + 3, area.y + 10);
       }
-      wanted.overlay?.(g, area, content);
+      request.overlay?.(g, area, content);
     },
     async at(x, y) {
       const { bin, position } = binAt(x, y);
-      const offset = bin.place_from - wanted.origin;
-      const lines = [`${time(bin.from_ns)} to ${time(bin.to_ns)}`, `offset ${bytes(offset)} (${exact(offset)} B)`, ...(wanted.describe?.(offset) ?? [])];
+      const offset = bin.place_from - request.origin;
+      const lines = [`${time(bin.from_ns)} to ${time(bin.to_ns)}`, `offset ${bytes(offset)} (${exact(offset)} B)`, ...(request.describe?.(offset) ?? [])];
       if (!(picture.accesses[position] > 0)) return [...lines, "no access"];
       if (standalone) return [...lines, `${exact(picture.accesses[position])} accesses`, `mostly ${names[picture.colours[position]]}`];
       const value = await api.value(number, bin);
       lines.push(`${exact(value.accesses)} accesses in ${value.samples} samples, ${time(value.cost_ns)} lost`);
       for (const [by, sums] of value.by) {
-        if (by !== wanted.by && by !== "thread" && by !== "kind" && by !== "function") continue;
+        if (by !== request.by && by !== "thread" && by !== "kind" && by !== "function") continue;
         const scheme = schemeOf(context, by as By);
         lines.push(sums.slice(0, 4).map(([slot, sum]) => `${scheme.names[slot]} ${exact(sum)}`).join(", "));
       }
       return lines;
     },
     csv() {
-      const rows: (string | number)[][] = [["from_ns", "to_ns", "offset_from", "offset_to", "accesses", `most by ${wanted.by}`]];
+      const rows: (string | number)[][] = [["from_ns", "to_ns", "offset_from", "offset_to", "accesses", `most by ${request.by}`]];
       picture.accesses.forEach((accesses, position) => {
         if (accesses === 0) return;
         const [x, y] = [position % shown.columns, Math.floor(position / shown.columns)];
-        const offset = shown.place_from - wanted.origin + y * row;
+        const offset = shown.place_from - request.origin + y * row;
         rows.push([shown.from_ns + x * column, shown.from_ns + (x + 1) * column, offset, offset + row, accesses, names[picture.colours[position]]]);
       });
       return rows;
     },
     open(x, y) {
-      if (wanted.open) wanted.open(y, x);
+      if (request.open) request.open(y, x);
       else void functionAt(x, y).then((name) => { if (name !== "" || context.state.function) go({ by: "function", function: name }); }, () => undefined);
     },
   };

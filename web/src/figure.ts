@@ -66,7 +66,7 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
   private apart = 0;
   /** Position of the last tap: a second tap there opens the thing that the first tap described. */
   private tapped: [number, number] = [-1, -1];
-  private asked = 0;
+  private request = 0;
   private waiting = 0;
 
   constructor(protected readonly options: Options<Loaded>) {
@@ -127,22 +127,22 @@ export abstract class Figure<Loaded = unknown, Shown extends Content = Content> 
 
   async refresh(): Promise<void> {
     if (this.width === 0) return;
-    const asked = ++this.asked;
+    const request = ++this.request;
     this.element.classList.add("busy");
     try {
       const area = this.area();
       const loaded = await this.options.load(Math.max(area.width, 1), Math.max(area.height, 1));
-      if (asked !== this.asked) return;
+      if (request !== this.request) return;
       this.content = this.describe(loaded);
       this.draw();
     } catch (error) {
-      if (asked !== this.asked) return;
+      if (request !== this.request) return;
       this.content = null;
       this.note.textContent = error instanceof Error ? error.message : String(error);
     }
-    if (asked === this.asked) {
+    if (request === this.request) {
       this.element.classList.remove("busy");
-      this.element.dataset.ready = String(asked);
+      this.element.dataset.ready = String(request);
     }
   }
 

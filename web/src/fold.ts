@@ -46,7 +46,6 @@ export class Folding {
     const last = this.pieces[this.pieces.length - 1];
     this.length = last.at + last.to - last.from;
   }
-/** Number of bytes that are folded away. */
   /** Bytes that are folded away. */
   get away(): number {
     return this.space - this.pieces.reduce((sum, { from, to }) => sum + to - from, 0);

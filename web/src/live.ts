@@ -77,7 +77,7 @@ function processes(all: LiveProcess[]): HTMLElement {
       { title: "local", value: (one) => one.local_per_1000 / 1000, cell: (one) => (one.accesses > 0 ? percent(one.local_per_1000 / 1000) : "–"), number: true },
       { title: "lost to memory", value: (one) => one.lost_per_1000 / 1000, cell: (one) => percent(one.lost_per_1000 / 1000), number: true },
       { title: "accesses seen", value: ({ accesses }) => accesses, number: true },
-      { title: "pages wanted", value: ({ requested }) => requested, number: true },
+      { title: "pages requested", value: ({ requested }) => requested, number: true },
       { title: "moved", value: ({ outcomes }) => outcomes.moved ?? 0, number: true },
       { title: "longest call", value: ({ longest_call_ns }) => longest_call_ns, cell: ({ longest_call_ns }) => time(longest_call_ns), number: true },
       { title: "now", value: ({ treated }) => treated },

@@ -135,7 +135,7 @@ let latest: Open;
 async function draw(open: Open): Promise<void> {
   latest = open;
   const state = read();
-  const asked = ++drawing;
+  const requested = ++drawing;
   navigation(open);
   if (state.theme) dress(state.theme);
   const name = shown(open, state);
@@ -165,7 +165,7 @@ async function draw(open: Open): Promise<void> {
     const recording = open.recordings[at];
     const selection = open.saved !== undefined ? open.saved.selected : selectionOf(recording, number(state, "since"), number(state, "until"));
     const report = await api.report(at, progress.share, selection);
-    if (asked !== drawing) return;
+    if (requested !== drawing) return;
     const isRead = progress.share >= 1;
     const context: Context = { open, number: at, recording, report, progress, state: read(), selection, range: selection ?? [0, recording.duration_ns] };
     const [, view] = VIEWS[name] ?? VIEWS.summary;
@@ -178,7 +178,7 @@ async function draw(open: Open): Promise<void> {
     drawn = `${at} ${progress.share} ${progress.picture_share}`;
     if (!isRead || progress.picture_share < 1) setTimeout(() => void watch(open, at), 700);
     else if (report.share < 1 && selection !== null && !standalone) {
-      api.exact(at, progress.share, selection).then((isExact) => (isExact && asked === drawing ? draw(latest) : undefined)).catch(fail);
+      api.exact(at, progress.share, selection).then((isExact) => (isExact && requested === drawing ? draw(latest) : undefined)).catch(fail);
     }
   }
   main.dataset.view = name;

@@ -26,17 +26,17 @@ function notCounted(plan: Plan): string {
 }
 
 /** Where the threads are assumed to run. */
-function layout({ threads, threads_of_plan: asked }: Plan): string {
+function layout({ threads, threads_of_plan: threadsOfPlan }: Plan): string {
   const words = { "as-recorded": "as recorded", compact: "compact", scatter: "scatter" }[threads.layout];
   const on = threads.nodes_used === 0 ? "" : `, on ${threads.nodes_used} of ${threads.nodes} node${threads.nodes === 1 ? "" : "s"}`;
-  return `threads ${words}${asked === null ? "" : " as the plan says"}${threads.why === undefined ? "" : ` (${threads.why})`}${on}`;
+  return `threads ${words}${threadsOfPlan === null ? "" : " as the plan says"}${threads.why === undefined ? "" : ` (${threads.why})`}${on}`;
 }
 
 /** Uncertainty of the predicted time, in sentences; empty if there is none. */
 export function howSure({ uncertainty: { change, model, model_less_replay: less, doubt }, planned_ns, first_touch_ns }: PlanTime): string {
   const signed = (share: number) => `${share > 0 ? "+" : ""}${(100 * share).toFixed(1)} %`;
   const words = [
-    ...(change !== null && change[1] > change[0] ? [`In nine of ten recordings as long, the change lies between ${signed(change[0])} and ${signed(change[1])}.`] : []),
+    ...(change !== null && change[1] > change[0] ? [`In nine of ten recordings as long, the change horizontal between ${signed(change[0])} and ${signed(change[1])}.`] : []),
     ...(model !== null && model.pairs > 0 && change !== null && change[1] > change[0] ? [`Nine of ten predictions for such machines are within ${(100 * model.nine_in_ten).toFixed(0)} % of ${model.source === "benchmark" ? "replays" : "what was measured here"}.`] : []),
     ...(less !== null && planned_ns !== first_touch_ns ? [`Without the replay, the model would predict ${signed(less)} of the time more.`] : []),
     ...(doubt === "samples" ? ["It may as well be the other way round."] : doubt === "model" ? ["Most plans with so little to gain lost."] : []),
@@ -98,8 +98,8 @@ export function planView(context: Context): HTMLElement {
   let afresh = false;
   const ask = async (save = false) => {
     try {
-      const wished = Object.keys(edits).length > 0 || save || afresh;
-      const plan = await api.plan(context.number, wished ? { placements: edits, save, afresh } : undefined);
+      const isChanged = Object.keys(edits).length > 0 || save || afresh;
+      const plan = await api.plan(context.number, isChanged ? { placements: edits, save, afresh } : undefined);
       problem.textContent = "";
       field = null;
       place.replaceChildren(...show(plan));
@@ -246,7 +246,7 @@ function chart(rows: Planned[]): Chart {
     left: 200,
     load: (): Values => ({
       kind: "beside",
-      lies: true,
+      horizontal: true,
       series: BARS.map(([key, name]) => ({ name, values: rows.map((row) => row[key].local_share) })),
       colours: () => BARS.map(([, , colour]) => few(colour)),
       parts: named("", rows.map((row) => row.name)),

@@ -93,7 +93,7 @@ function bars(results: Result[]): Chart {
     left: 150,
     load: (): Values => ({
       kind: "stacked",
-      lies: true,
+      horizontal: true,
       series: PARTS.map(([key, name]) => ({ name, values: results.map((result) => figure(result, key)) })),
       colours: () => PARTS.map(([, , colour]) => few(colour)),
       parts: rows("", results.map(named)),
@@ -117,7 +117,7 @@ function controllers(results: Result[], load: (result: Result) => number[]): Cha
     left: 150,
     load: (): Values => ({
       kind: "beside",
-      lies: true,
+      horizontal: true,
       series: Array.from({ length: nodes }, (_, node) => ({ name: `node ${node}`, values: results.map((result) => share(result, node)) })),
       colours: () => Array.from({ length: nodes }, (_, node) => among(node, nodes)),
       parts: rows("", results.map((result) => result.policy)),

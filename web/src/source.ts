@@ -17,7 +17,7 @@ export function sourceView(context: Context): HTMLElement {
   const fail = (error: Error) => place.replaceChildren(h("p", { className: "problem", role: "alert" }, error.message));
   api.functions(context.number, context.selection).then((found) => {
     const { functions } = found;
-    const columns = told(context, functions.reduce((sum, { cost_ns }) => sum + cost_ns, 0));
+    const columns = costColumns(context, functions.reduce((sum, { cost_ns }) => sum + cost_ns, 0));
     if (functions.length === 0) {
       list.replaceChildren(h("p", { className: "note" }, `No function accesses an object ${context.selection === null ? "in this recording: record for longer, or with a higher --rate" : "in the selected time: select a longer one"}.`));
       place.replaceChildren();
@@ -47,7 +47,7 @@ function toFunction(place: HTMLElement): void {
 
 const address = (one: CodeFunction) => link({ view: "source", function: one.name, module: String(one.module ?? "") });
 
-function functionTable(functions: CodeFunction[], columns: Told[], chosen: CodeFunction): HTMLElement {
+function functionTable(functions: CodeFunction[], columns: CostColumn[], chosen: CodeFunction): HTMLElement {
   return table<CodeFunction>({
     name: "functions",
     rows: functions,
@@ -62,9 +62,9 @@ function functionTable(functions: CodeFunction[], columns: Told[], chosen: CodeF
   });
 }
 
-function show(code: Code, columns: Told[], asked: string): HTMLElement[] {
+function show(code: Code, columns: CostColumn[], form: string): HTMLElement[] {
   const hasSource = !("missing" in code.source);
-  const isSource = hasSource && asked !== "instructions";
+  const isSource = hasSource && form !== "instructions";
   const choose = (name: string, words: string, is: boolean) =>
     h("button", { onclick: () => go({ code: name }), "aria-pressed": String(is), disabled: name === "source" && !hasSource }, words);
   const missing = (what: string, why: { missing: string }) => h("p", { className: "note", id: `no-${what}` }, `No ${what}: ${why.missing}.`);
@@ -77,10 +77,10 @@ function show(code: Code, columns: Told[], asked: string): HTMLElement[] {
 
 
 /** A column about lines, instructions or functions. */
-interface Told { title: string; value(sums: Sums): number; cell(sums: Sums): Child }
+interface CostColumn { title: string; value(sums: Sums): number; cell(sums: Sums): Child }
 
 /** The columns for a recording; `whole` is the cost of all functions. */
-function told(context: Context, whole: number): Told[] {
+function costColumns(context: Context, whole: number): CostColumn[] {
   const remote = ({ cost_ns, remote_cost_ns }: Sums) => remote_cost_ns / Math.max(cost_ns, 1e-9);
   const share = ({ cost_ns }: Sums) => cost_ns / Math.max(whole, 1e-9);
   const isKnown = context.report.report.threads.some(({ node_known }) => node_known > 0);
@@ -94,13 +94,13 @@ function told(context: Context, whole: number): Told[] {
 }
 
 /** Cells of a line or an instruction; empty where nothing was sampled. */
-const cells = (columns: Told[], sums: Sums | undefined) => columns.map(({ cell }) =>
+const cells = (columns: CostColumn[], sums: Sums | undefined) => columns.map(({ cell }) =>
   h("td", { className: "number" }, sums === undefined || (sums.loads === 0 && sums.stores === 0 && sums.cost_ns === 0) ? "" : cell(sums)));
 
-const head = (first: string, columns: Told[], last: string) =>
+const head = (first: string, columns: CostColumn[], last: string) =>
   h("thead", {}, h("tr", {}, h("th", { scope: "col", className: "number" }, first), columns.map(({ title }) => h("th", { scope: "col", className: "number" }, title)), h("th", { scope: "col" }, last)));
 
-function sourceLines(source: Source, columns: Told[]): HTMLElement[] {
+function sourceLines(source: Source, columns: CostColumn[]): HTMLElement[] {
   const sums = new Map(source.costs);
   const [first, last] = source.function_lines ?? [1, 0];
   const row = (number: number) => h("tr", { className: `${sums.has(number) ? "costs" : ""}${number === first ? " begins" : ""}` },
@@ -136,7 +136,7 @@ function sourceLines(source: Source, columns: Told[]): HTMLElement[] {
   ];
 }
 
-function instructions(found: Instruction[], columns: Told[]): HTMLElement {
+function instructions(found: Instruction[], columns: CostColumn[]): HTMLElement {
   const row = (one: Instruction) => h("tr", { className: one.cost_ns > 0 ? "costs" : "" },
     h("td", { className: "number" }, one.address), cells(columns, one),
     h("td", {}, h("code", {}, one.text), one.line === "" ? null : h("small", {}, ` ${one.line}`)));

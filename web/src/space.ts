@@ -148,7 +148,7 @@ function labels(marks: Mark[], g: CanvasRenderingContext2D, area: Area, content:
   }
 }
 
-interface Asked {
+interface HistogramRequest {
   folded: Folding;
   /** Shown range, as positions on the axis. */
   range: [number, number];
@@ -161,7 +161,7 @@ interface Asked {
 }
 
 /** Histogram of accesses by place, in bars about two pixels wide. */
-async function histogram(context: Context, by: By, { folded, range, times, width, marks, describe, open, address }: Asked): Promise<Values> {
+async function histogram(context: Context, by: By, { folded, range, times, width, marks, describe, open, address }: HistogramRequest): Promise<Values> {
   const pieces = folded.shown(...range);
   const rows = (bytes: number) => Math.max(1, Math.floor((width / 2) * (bytes / (range[1] - range[0]))));
   const found = await Promise.all(pieces.map(({ from, to }) => api.histogram(context.number, by, {

@@ -76,7 +76,7 @@ function chart(rows: SweepRow[]): Chart {
     left: 220,
     load: (): Values => ({
       kind: "dots",
-      lies: true,
+      horizontal: true,
       series: places.map((name, place) => ({ name, values: settings.map((setting) => found(setting, place)?.times_first ?? null) })),
       colours: () => places.map((_, place) => among(place, places.length)),
       parts: named("", settings),

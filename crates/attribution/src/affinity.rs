@@ -51,7 +51,7 @@ pub struct Affinity {
 
 impl Affinity {
     /// Cells from which a pattern is found: the initialisation only if there are no later accesses.
-    pub fn told_by(&self) -> &[Cell] {
+    pub fn pattern_cells(&self) -> &[Cell] {
         match self.cells.is_empty() {
             true => &self.initialisation,
             false => &self.cells,
@@ -147,9 +147,9 @@ pub struct ObjectGroup {
     pub instances: u64,
     /// The only object of this group, where a call site has a few large objects and their patterns differ.
     pub sibling: Option<ObjectId>,
-    /// Accessed instances by cost, descending, at most [`ObjectGroup::SAMPLES_MAX`]. Of objects that share a group,
-    /// only the 8,192 largest are followed and can be listed.
-    pub samples: Vec<ObjectId>,
+    /// Accessed instances by cost, descending, at most [`ObjectGroup::LISTED_INSTANCES_MAX`]. Of objects that share a
+    /// group, only the 8,192 largest are followed and can be listed.
+    pub listed_instances: Vec<ObjectId>,
     /// Totals of loads.
     pub loads: OperationTotals,
     /// Totals of stores.
@@ -185,7 +185,7 @@ pub struct InstanceUse {
 }
 
 /// The main thread works beside a team if its accesses are at least this share of the team's mean per thread.
-const WORKS_MIN: f64 = 0.5;
+const TEAM_MEMBER_SHARE_MIN: f64 = 0.5;
 
 impl Attribution {
     /// Threads of the team that a process's main thread works beside: the largest team without the main thread. None
@@ -205,7 +205,7 @@ impl Attribution {
                 by_team += cell.accesses();
             }
         }
-        let works = by_main > 0.0 && by_main >= WORKS_MIN * by_team / team.len() as f64;
+        let works = by_main > 0.0 && by_main >= TEAM_MEMBER_SHARE_MIN * by_team / team.len() as f64;
         works.then_some(team)
     }
 }
@@ -222,7 +222,7 @@ const MAIN_TEAM: &str = "main";
 
 impl ObjectGroup {
     /// Largest number of instances in [`ObjectGroup::samples`].
-    pub const SAMPLES_MAX: usize = 64;
+    pub const LISTED_INSTANCES_MAX: usize = 64;
 
     /// Loads and stores, by weight.
     pub fn accesses(&self) -> f64 {

@@ -56,11 +56,14 @@ impl ObjectGroup {
     /// Owner of a page by the pattern, where `teams` are the attribution's. None if the pattern gives pages no single
     /// owner.
     pub fn owner(&self, page: u32, teams: &[Team]) -> Option<ThreadIndex> {
-        match (&self.pattern, place(self, page, teams)) {
+        match (&self.pattern, implied_placement(self, page, teams)) {
             // These patterns give owners to instances, not to pages.
             (Pattern::PrivateEach | Pattern::PrivateRuns(_), _) => None,
-            (_, Place::Near(thread)) => Some(thread),
-            (_, Place::Shared | Place::ByPage | Place::Unknown) => None,
+            (_, ImpliedPlacement::Near(thread)) => Some(thread),
+            (
+                _,
+                ImpliedPlacement::Shared | ImpliedPlacement::ByPage | ImpliedPlacement::Unknown,
+            ) => None,
         }
     }
 
@@ -68,7 +71,7 @@ impl ObjectGroup {
     pub fn sample_count(&self) -> u64 {
         let samples = self
             .affinity
-            .told_by()
+            .pattern_cells()
             .iter()
             .map(|cell| f64::from(cell.samples));
         samples.sum::<f64>().round() as u64
@@ -77,7 +80,7 @@ impl ObjectGroup {
 
 /// Where a pattern places a page or an instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+enum ImpliedPlacement {
     /// Near a thread.
     Near(ThreadIndex),
     /// Spread over the threads that share it.
@@ -107,7 +110,7 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
         true => other.uses.iter().map(|one| one.object.0).collect(),
         false => one
             .affinity
-            .told_by()
+            .pattern_cells()
             .iter()
             .map(|cell| cell.page)
             .collect(),
@@ -115,7 +118,8 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
     places.dedup();
     let step = places.len().div_ceil(COMPARED_MAX).max(1);
     let compared = places.iter().step_by(step);
-    let same = |&&at: &&u32| place(one, at, teams) == place(other, at, teams);
+    let same =
+        |&&at: &&u32| implied_placement(one, at, teams) == implied_placement(other, at, teams);
     let count = compared.clone().count();
     // Without samples, no pattern is confirmed.
     if count == 0 {
@@ -125,29 +129,36 @@ fn are_placed_alike(one: &ObjectGroup, other: &ObjectGroup, teams: &[Team]) -> b
 }
 
 /// Where a group's pattern places a page, or an instance by number.
-fn place(group: &ObjectGroup, at: u32, teams: &[Team]) -> Place {
-    place_by(&group.pattern, group, at, teams)
+fn implied_placement(group: &ObjectGroup, at: u32, teams: &[Team]) -> ImpliedPlacement {
+    placement_by_pattern(&group.pattern, group, at, teams)
 }
 
-fn place_by(pattern: &Pattern, group: &ObjectGroup, at: u32, teams: &[Team]) -> Place {
+fn placement_by_pattern(
+    pattern: &Pattern,
+    group: &ObjectGroup,
+    at: u32,
+    teams: &[Team],
+) -> ImpliedPlacement {
     let page_bytes = group.affinity.page_bytes;
     let offset = u64::from(at) * page_bytes + page_bytes / 2;
     let member = |team: usize, number: u64| match teams.get(team).map(|team| &team.threads) {
         Some(threads) if !threads.is_empty() => {
-            Place::Near(threads[(number as usize).min(threads.len() - 1)])
+            ImpliedPlacement::Near(threads[(number as usize).min(threads.len() - 1)])
         }
-        _ => Place::Unknown,
+        _ => ImpliedPlacement::Unknown,
     };
     match pattern {
-        Pattern::Unknown => Place::Unknown,
-        Pattern::Private { thread } => Place::Near(*thread),
+        Pattern::Unknown => ImpliedPlacement::Unknown,
+        Pattern::Private { thread } => ImpliedPlacement::Near(*thread),
         Pattern::PrivateEach => {
             let uses = group.uses.iter().filter(|one| one.object.0 == at);
             let most = uses.max_by(|a, b| {
                 let by_samples = a.samples.total_cmp(&b.samples);
                 by_samples.then(b.thread.cmp(&a.thread))
             });
-            most.map_or(Place::Unknown, |most| Place::Near(most.thread))
+            most.map_or(ImpliedPlacement::Unknown, |most| {
+                ImpliedPlacement::Near(most.thread)
+            })
         }
         Pattern::PrivateRuns(runs) => {
             let first = group.uses.first().map_or(0, |one| one.object.0);
@@ -174,26 +185,26 @@ fn place_by(pattern: &Pattern, group: &ObjectGroup, at: u32, teams: &[Team]) -> 
         } => {
             let share = shares.iter().find(|share| at < share.pages.end);
             let Some(share) = share.or(shares.last()) else {
-                return Place::Unknown;
+                return ImpliedPlacement::Unknown;
             };
             let number = offset / (*block_bytes).max(1) % share.threads.len().max(1) as u64;
-            Place::Near(share.threads[number as usize])
+            ImpliedPlacement::Near(share.threads[number as usize])
         }
         // Compares the second, finer pattern: the coarser first one does not differ between resamples.
-        Pattern::InTurn(patterns) => place_by(&patterns[1], group, at, teams),
-        Pattern::Shared | Pattern::ReadShared => Place::Shared,
+        Pattern::InTurn(patterns) => placement_by_pattern(&patterns[1], group, at, teams),
+        Pattern::Shared | Pattern::ReadShared => ImpliedPlacement::Shared,
         Pattern::Segments(segments) => of_segment(segments, at),
-        Pattern::Mixed => Place::ByPage,
+        Pattern::Mixed => ImpliedPlacement::ByPage,
     }
 }
 
-/// Place of a page by the segment that contains it, or by the last segment before it.
-fn of_segment(segments: &[Segment], page: u32) -> Place {
+/// Placement of a page by the segment that contains it, or by the last segment before it.
+fn of_segment(segments: &[Segment], page: u32) -> ImpliedPlacement {
     let after = segments.partition_point(|one| one.first_page <= page);
     match segments.get(after.saturating_sub(1)) {
-        Some(segment) if segment.share >= OWNER_SHARE => Place::Near(segment.user),
-        Some(_) => Place::Shared,
-        None => Place::Unknown,
+        Some(segment) if segment.share >= OWNER_SHARE => ImpliedPlacement::Near(segment.user),
+        Some(_) => ImpliedPlacement::Shared,
+        None => ImpliedPlacement::Unknown,
     }
 }
 

@@ -51,7 +51,7 @@ impl ObjectIndex {
                 size_bytes: group.size_bytes,
                 instances: group.instances.round() as u64,
                 sibling: None,
-                samples: vec![ObjectId(group.first)],
+                listed_instances: vec![ObjectId(group.first)],
                 loads: OperationTotals::default(),
                 stores: OperationTotals::default(),
                 threads: Vec::new(),

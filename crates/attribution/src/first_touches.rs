@@ -3,7 +3,7 @@
 use nearpage_recording::{ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
-use crate::{AccessChunks, Input, context::Context, lifetimes::Cursor, live::Place};
+use crate::{AccessChunks, Input, context::Context, lifetimes::Cursor, live::SearchPosition};
 
 /// First touches by group: pages in units of the page size, ascending, and the thread.
 pub(crate) fn first_touches<A: AccessChunks + ?Sized>(
@@ -22,7 +22,12 @@ pub(crate) fn first_touches<A: AccessChunks + ?Sized>(
     for touch in touches {
         let process = context.process_of_thread[touch.thread.0 as usize];
         let found = process.and_then(|process| {
-            cursor.find(process, touch.time_ns, touch.address, Place::default())
+            cursor.find(
+                process,
+                touch.time_ns,
+                touch.address,
+                SearchPosition::default(),
+            )
         });
         let Some((kind, range)) = found else { continue };
         if matches!(kind, ObjectKind::Stack | ObjectKind::Tls | ObjectKind::Code) {

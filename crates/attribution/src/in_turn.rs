@@ -26,13 +26,13 @@ const EVERYWHERE_MIN: f64 = 0.25;
 
 /// A rule: pieces of `block_bytes`, dealt to a team's threads in order.
 #[derive(Clone, Copy)]
-pub(crate) struct Dealt {
+pub(crate) struct BlockRule {
     pub block_bytes: f64,
 }
 
 /// The object and its cells.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ObjectCells<'a> {
     pub cells: &'a [Cell],
     pub page_bytes: u64,
     pub size_bytes: u64,
@@ -41,21 +41,21 @@ pub(crate) struct Place<'a> {
 /// Finds a second rule beside `first`: a block distribution beside dealt pieces, or the reverse. `other` searches the
 /// accesses that the first rule leaves.
 pub(crate) fn two_rules(
-    place: Place,
+    object: ObjectCells,
     team: &Team,
-    first: Dealt,
+    first: BlockRule,
     effort: Effort,
-    other: impl FnOnce(&Ownership) -> Option<(Dealt, Fit)>,
-) -> Option<Dealt> {
-    let owner = Owners::new(place, team, first);
-    let left: Vec<Cell> = place
+    other: impl FnOnce(&Ownership) -> Option<(BlockRule, Fit)>,
+) -> Option<BlockRule> {
+    let owner = Owners::new(object, team, first);
+    let left: Vec<Cell> = object
         .cells
         .iter()
         .filter(|cell| !owner.has(cell))
         .copied()
         .collect();
-    let all = samples(place.cells);
-    let ownership = Ownership::new(&left, team, place.page_bytes, place.size_bytes);
+    let all = samples(object.cells);
+    let ownership = Ownership::new(&left, team, object.page_bytes, object.size_bytes);
     if ownership.samples < LEFT_MIN * all {
         return None;
     }
@@ -74,10 +74,10 @@ struct Owners<'a> {
 }
 
 impl<'a> Owners<'a> {
-    fn new(place: Place, team: &'a Team, rule: Dealt) -> Self {
+    fn new(object: ObjectCells, team: &'a Team, rule: BlockRule) -> Self {
         Self {
             team: &team.threads,
-            page_bytes: place.page_bytes as f64,
+            page_bytes: object.page_bytes as f64,
             block_bytes: rule.block_bytes.max(1.0),
         }
     }
@@ -98,29 +98,29 @@ impl<'a> Owners<'a> {
 
 /// Finds the pattern of one thread that uses all of an object while each thread of a team has a share.
 pub(crate) fn one_then_shares(
-    place: Place,
+    object: ObjectCells,
     teams: &[Team],
     most: ThreadIndex,
     effort: Effort,
 ) -> Option<Pattern> {
-    let others: Vec<Cell> = place
+    let others: Vec<Cell> = object
         .cells
         .iter()
         .filter(|cell| cell.thread != most)
         .copied()
         .collect();
-    let all = samples(place.cells);
+    let all = samples(object.cells);
     let left = samples(&others);
     if left < LEFT_MIN * all {
         return None;
     }
     let found = teams.iter().enumerate().filter_map(|(number, team)| {
-        let skill = skill_of_shares(place, team, &others, most, effort)?;
+        let skill = skill_of_shares(object, team, &others, most, effort)?;
         Some((number, skill))
     });
     let (team, _) = found.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
     let members = teams[team].threads.len() as u64;
-    let block_bytes = place.size_bytes.div_ceil(members);
+    let block_bytes = object.size_bytes.div_ceil(members);
     let patterns = [
         Pattern::Private { thread: most },
         Pattern::Block { team, block_bytes },
@@ -131,24 +131,24 @@ pub(crate) fn one_then_shares(
 /// Skill with which equal shares explain the accesses of all threads except `most`. The chance level is the accesses
 /// of `most`, which must be in every share.
 fn skill_of_shares(
-    place: Place,
+    object: ObjectCells,
     team: &Team,
     others: &[Cell],
     most: ThreadIndex,
     effort: Effort,
 ) -> Option<f64> {
     let members = team.threads.len();
-    if members < 2 || place.size_bytes < members as u64 * place.page_bytes {
+    if members < 2 || object.size_bytes < members as u64 * object.page_bytes {
         return None;
     }
-    let block_bytes = place.size_bytes as f64 / members as f64;
-    let owners = Owners::new(place, team, Dealt { block_bytes });
+    let block_bytes = object.size_bytes as f64 / members as f64;
+    let owners = Owners::new(object, team, BlockRule { block_bytes });
     // Samples of `most` by the owner of the share that they are in.
     let mut here: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
     let (mut ones, mut elsewhere) = (0.0, 0.0);
-    for cell in place.cells.iter().filter(|cell| cell.thread == most) {
-        let offset = (f64::from(cell.page) + 0.5) * place.page_bytes as f64;
-        let owner = owners.of(offset.min(place.size_bytes as f64 - 1.0));
+    for cell in object.cells.iter().filter(|cell| cell.thread == most) {
+        let offset = (f64::from(cell.page) + 0.5) * object.page_bytes as f64;
+        let owner = owners.of(offset.min(object.size_bytes as f64 - 1.0));
         *here.entry(owner).or_default() += f64::from(cell.samples);
         ones += f64::from(cell.samples);
         if owner != most {

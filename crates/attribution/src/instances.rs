@@ -16,7 +16,7 @@ use crate::{
 /// Smallest share of instances' accesses by their main users for the instances to be private.
 const OWN_SHARE: f64 = 0.9;
 /// Smallest number of samples that tells an instance's owner: two samples are too often of one thread by chance.
-const TELLING_SAMPLES: f64 = 4.0;
+const OWNER_SAMPLES_MIN: f64 = 4.0;
 /// Smallest share of accesses by the segments' owners for instances to belong to threads in turn.
 const TURNS_SHARE_MIN: f64 = 0.75;
 
@@ -52,7 +52,7 @@ pub(crate) fn costliest(uses: &[InstanceUse]) -> Vec<ObjectId> {
             .unwrap_or(std::cmp::Ordering::Equal)
             .then(a.0.cmp(&b.0))
     });
-    sums.truncate(ObjectGroup::SAMPLES_MAX);
+    sums.truncate(ObjectGroup::LISTED_INSTANCES_MAX);
     sums.into_iter().map(|one| one.0).collect()
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn each_its_own(uses: &[InstanceUse]) -> bool {
     let (mut all, mut own, mut owners) = (0.0, 0.0, FxHashMap::default());
     for of_one in uses.chunk_by(|a, b| a.object == b.object) {
         let sum: f64 = of_one.iter().map(|one| one.samples).sum();
-        if sum < TELLING_SAMPLES {
+        if sum < OWNER_SAMPLES_MIN {
             continue;
         }
         let by = |one: &&InstanceUse| (one.samples, Reverse(one.thread));

@@ -10,7 +10,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use nearpage_recording::{Object, ObjectKind};
 use rustc_hash::FxHashMap;
 
-use crate::live::{LiveRanges, Place, Range};
+use crate::live::{LiveRanges, Range, SearchPosition};
 
 /// Order in which kinds of objects are searched: allocations before the areas that contain them, thread-local storage
 /// before the stack mapping that contains it, and the allocator's memory last.
@@ -119,7 +119,7 @@ impl Process {
                 group: group_of[id as usize],
                 object: id,
             };
-            building.bear(object.kind, range, object.born_ns, object.died_ns);
+            building.begin_object(object.kind, range, object.born_ns, object.died_ns);
         }
         let spans = building.spans;
         let mut changes = Vec::with_capacity(2 * spans.len());
@@ -164,8 +164,8 @@ struct Building {
 }
 
 impl Building {
-    fn bear(&mut self, kind: ObjectKind, range: Range, born_ns: u64, died_ns: u64) {
-        self.bury(born_ns);
+    fn begin_object(&mut self, kind: ObjectKind, range: Range, born_ns: u64, died_ns: u64) {
+        self.end_objects(born_ns);
         let place = precedence(kind);
         for older in self.live[place].overlapping(range.start, range.end) {
             self.live[place].remove(older.start);
@@ -210,7 +210,7 @@ impl Building {
         }
     }
 
-    fn bury(&mut self, now_ns: u64) {
+    fn end_objects(&mut self, now_ns: u64) {
         while let Some(&Reverse((died_ns, position))) = self.deaths.peek()
             && died_ns <= now_ns
         {
@@ -271,7 +271,7 @@ impl<'a> Cursor<'a> {
         process: u32,
         time_ns: u64,
         address: u64,
-        place: Place,
+        place: SearchPosition,
     ) -> Option<(ObjectKind, &Range)> {
         let cursor = &mut self.processes[process as usize];
         if time_ns < cursor.steady_ns.0 || time_ns >= cursor.steady_ns.1 {
@@ -362,7 +362,12 @@ mod tests {
         let groups = vec![0; objects.len()];
         let lifetimes = Lifetimes::new(objects, &groups);
         Cursor::new(&lifetimes)
-            .find(lifetimes.process(1)?, time_ns, address, Place::default())
+            .find(
+                lifetimes.process(1)?,
+                time_ns,
+                address,
+                SearchPosition::default(),
+            )
             .map(|(_, range)| range.object)
     }
 
@@ -424,8 +429,10 @@ mod tests {
             let lifetimes = Lifetimes::new(&objects, &groups);
             let mut cursor = Cursor::new(&lifetimes);
             for (time_ns, address) in looks {
-                let moved = cursor.find(0, time_ns, address, Place::default()).map(|(_, range)| range.object);
-                let fresh = Cursor::new(&lifetimes).find(0, time_ns, address, Place::default()).map(|(_, range)| range.object);
+                let moved = cursor.find(0, time_ns, address, SearchPosition::default()).map(|(_, range)| range.object);
+                let mut cursor = Cursor::new(&lifetimes);
+                let fresh = cursor.find(0, time_ns, address, SearchPosition::default());
+                let fresh = fresh.map(|(_, range)| range.object);
                 prop_assert_eq!(moved, fresh);
                 // An object that is found contains the address and is alive.
                 if let Some(id) = moved {

@@ -151,7 +151,7 @@ impl Block {
 
 /// Intermediate result of a search for an address. It stays usable when ranges change.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct SearchPosition {
     block: u32,
     at: u32,
 }
@@ -189,12 +189,12 @@ impl LiveRanges {
 
     /// First step of a search: finds the block.
     #[inline]
-    pub fn seek(&self, address: u64) -> Place {
+    pub fn seek(&self, address: u64) -> SearchPosition {
         let block = self.block_of(address).unwrap_or(0);
         if let Some(block) = self.blocks.get(block) {
             prefetch(block);
         }
-        Place {
+        SearchPosition {
             block: block as u32,
             at: 0,
         }
@@ -202,7 +202,7 @@ impl LiveRanges {
 
     /// Second step: prefetches the guessed position within the block.
     #[inline]
-    pub fn guess(&self, address: u64, place: Place) {
+    pub fn guess(&self, address: u64, place: SearchPosition) {
         if let Some(block) = self.blocks.get(place.block as usize) {
             prefetch(&self.shelves.starts(block)[block.guess(address)]);
         }
@@ -210,7 +210,7 @@ impl LiveRanges {
 
     /// Third step: finds the position within the block.
     #[inline]
-    pub fn narrow(&self, address: u64, place: &mut Place) {
+    pub fn narrow(&self, address: u64, place: &mut SearchPosition) {
         if let Some(block) = self.blocks.get(place.block as usize)
             && block.first <= address
         {
@@ -222,7 +222,7 @@ impl LiveRanges {
 
     /// Last step: the result of [`find`](Self::find).
     #[inline]
-    pub fn find_from(&self, address: u64, place: Place) -> Option<&Range> {
+    pub fn find_from(&self, address: u64, place: SearchPosition) -> Option<&Range> {
         let block = self.blocks.get(place.block as usize);
         let from = block.and_then(|block| self.shelves.ranges(block).get(place.at as usize..));
         match from.unwrap_or_default() {

@@ -73,12 +73,12 @@ pub struct Names<'a> {
     /// Naming frame of the call sites whose innermost frame is ambiguous.
     frames: FxHashMap<CallSiteId, usize>,
     /// Call sites that no frame's name distinguishes: functions without lines, or calls on one line.
-    alike: FxHashMap<CallSiteId, Alike>,
+    alike: FxHashMap<CallSiteId, NumberAmongSameNames>,
 }
 
 /// Place of a call site among those with the same name.
 #[derive(Clone, Debug)]
-struct Alike {
+struct NumberAmongSameNames {
     /// Number of the call site, from 1, in the order of the code.
     number: usize,
     of_all: usize,
@@ -156,7 +156,7 @@ impl<'a> Names<'a> {
             let frame = at.and_then(|at| self.outwards(site).nth(at));
             self.alike.insert(
                 site,
-                Alike {
+                NumberAmongSameNames {
                     number,
                     of_all,
                     frame,
@@ -224,7 +224,7 @@ impl<'a> Names<'a> {
         };
         let through = match alike {
             None => through.into_owned(),
-            Some(Alike { number, of_all, .. }) => {
+            Some(NumberAmongSameNames { number, of_all, .. }) => {
                 format!("{through}, {} of {of_all}", ordinal(*number))
             }
         };
@@ -272,7 +272,7 @@ impl<'a> Names<'a> {
                 let named = |object: &&Object| {
                     object.module == Some(*module) && object.module_offset == *offset
                 };
-                let sample = group.samples.first();
+                let sample = group.listed_instances.first();
                 let sample = sample.and_then(|id| tables.objects.get(id.0 as usize));
                 // The sample has this symbol's name; without a sample, the object table is searched.
                 let object = sample.filter(|object| named(object)).or_else(|| {

@@ -8,7 +8,7 @@ use crate::{
     cells::{CELLS_MAX, GROUP_CELLS_MAX, PhasedCells, cells_for},
     context::Context,
     lifetimes::Cursor,
-    live::Place,
+    live::SearchPosition,
     sum_table::SumTable,
     sums::{Amount, CodeSum, OperationSum, Squares},
 };
@@ -83,11 +83,11 @@ struct Search {
     row: u32,
     process: Option<u32>,
     address: u64,
-    place: Place,
+    place: SearchPosition,
 }
 
 /// An access that passed the filters (operations, stable phase).
-struct Counted {
+struct FilteredAccess {
     thread: ThreadIndex,
     amount: Amount,
     remote: Option<bool>,
@@ -95,7 +95,7 @@ struct Counted {
 
 /// The object of an access.
 #[derive(Clone, Copy)]
-struct Found {
+struct ObjectOfAccess {
     kind: ObjectKind,
     base: u64,
     group: u32,
@@ -103,7 +103,7 @@ struct Found {
 }
 
 /// An access with its object and page.
-struct Located {
+struct LocatedAccess {
     slot: u32,
     object: u32,
     thread: ThreadIndex,
@@ -118,7 +118,7 @@ struct Located {
 #[derive(Default)]
 pub(crate) struct Scratch {
     searches: Vec<Search>,
-    located: Vec<Located>,
+    located: Vec<LocatedAccess>,
 }
 
 /// Sums of a worker's accesses.
@@ -166,7 +166,7 @@ impl Part {
         for &row in rows {
             let (thread, address) = (batch.thread[row as usize], batch.address[row as usize]);
             let process = context.process_of_thread[thread.0 as usize];
-            let place = process.map_or(Place::default(), |process| {
+            let place = process.map_or(SearchPosition::default(), |process| {
                 cursor.first_looked_up(process).seek(address)
             });
             searches.push(Search {
@@ -201,7 +201,7 @@ impl Part {
             };
             let found = process
                 .and_then(|process| cursor.find(process, batch.time_ns[row], address, place));
-            let found = found.map(|(kind, range)| Found {
+            let found = found.map(|(kind, range)| ObjectOfAccess {
                 kind,
                 base: range.base,
                 group: range.group,
@@ -229,7 +229,7 @@ impl Part {
             };
             let found = known[row].and_then(|id| {
                 let object = objects.get(id.0 as usize)?;
-                Some(Found {
+                Some(ObjectOfAccess {
                     kind: object.kind,
                     base: object.address,
                     group: context.groups.of_object[id.0 as usize],
@@ -241,7 +241,7 @@ impl Part {
         self.add_all(context, located);
     }
 
-    fn add_all(&mut self, context: &Context, located: &[Located]) {
+    fn add_all(&mut self, context: &Context, located: &[LocatedAccess]) {
         for found in located {
             let part = &self.groups[found.slot as usize].1;
             part.cells.prefetch(found.page, found.thread);
@@ -254,7 +254,12 @@ impl Part {
 
     /// Counts a row for its thread; none if the row does not pass the filters.
     #[inline]
-    fn count(&mut self, context: &Context, batch: &AccessBatch, row: usize) -> Option<Counted> {
+    fn count(
+        &mut self,
+        context: &Context,
+        batch: &AccessBatch,
+        row: usize,
+    ) -> Option<FilteredAccess> {
         let kind = batch.kind[row];
         match context.operations {
             Operations::Loads if kind == AccessKind::Store => return None,
@@ -283,7 +288,7 @@ impl Part {
             Some((_, weight)) => *weight = weight.saturating_add(amount.weight),
             None => part.cpus.push((cpu, amount.weight)),
         }
-        Some(Counted {
+        Some(FilteredAccess {
             thread,
             amount,
             remote,
@@ -297,19 +302,19 @@ impl Part {
         context: &Context,
         batch: &AccessBatch,
         row: usize,
-        &Counted {
+        &FilteredAccess {
             thread,
             amount,
             remote,
-        }: &Counted,
-        found: Option<Found>,
-    ) -> Option<Located> {
+        }: &FilteredAccess,
+        found: Option<ObjectOfAccess>,
+    ) -> Option<LocatedAccess> {
         let process = context.process_of_thread[batch.thread[row].0 as usize];
         let (Some(process), Some(found)) = (process, found) else {
             self.unknown = self.unknown.saturating_add(amount.weight);
             return None;
         };
-        let Found {
+        let ObjectOfAccess {
             kind,
             base,
             group,
@@ -337,7 +342,7 @@ impl Part {
         }
         let image = context.code.image(process, batch.time_ns[row]);
         let by_group = u64::from(group) << 32 | u64::from(image);
-        Some(Located {
+        Some(LocatedAccess {
             slot: *slot,
             object,
             thread,
@@ -349,8 +354,8 @@ impl Part {
     }
 
     #[inline]
-    fn add_located(&mut self, context: &Context, found: &Located) {
-        let &Located {
+    fn add_located(&mut self, context: &Context, found: &LocatedAccess) {
+        let &LocatedAccess {
             slot,
             object,
             thread,

@@ -20,7 +20,7 @@ pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64, effort: Effort)
         .take_while(|&width| width == 0 || pages >> width > 0)
         .any(|width| {
             // Cells are in order of pages, and so are the bins of each width.
-            let mut told = 0.0;
+            let mut explained = 0.0;
             let mut bin: Vec<(ThreadIndex, f64)> = Vec::new();
             let mut close = |bin: &mut Vec<(ThreadIndex, f64)>| {
                 bin.sort_unstable_by_key(|&(thread, _)| thread);
@@ -39,7 +39,7 @@ pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64, effort: Effort)
                 // Leave-one-out prediction: a sample is predicted by the others of its bin, correctly if its thread
                 // stays ahead.
                 if tops == 1 && top >= second + 2.0 || bin.len() == 1 && top >= 2.0 {
-                    told += top;
+                    explained += top;
                 }
                 bin.clear();
             };
@@ -53,7 +53,7 @@ pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64, effort: Effort)
             }
             close(&mut bin);
             let fit = Fit {
-                explained: told / samples,
+                explained: explained / samples,
                 chance: most,
             };
             fit.skill() >= PARTS_SKILL_MIN

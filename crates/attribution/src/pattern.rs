@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 pub(crate) use crate::effort::Effort;
 use crate::{
     Affinity, Cell, ObjectGroup, Team,
-    in_turn::{Place, one_then_shares},
+    in_turn::{ObjectCells, one_then_shares},
     ownership::{Fit, Ownership},
     parts::has_parts,
     period::best_cyclic,
@@ -106,9 +106,9 @@ const STORES_READ_ONLY: f64 = 0.01;
 /// Smallest share of a segment's accesses by its user for the user to own the segment.
 pub(crate) const OWNER_SHARE: f64 = 0.5;
 /// Segments must beat a rule by this skill, as only rules carry over to other sizes and teams.
-pub(crate) const CLEARER: f64 = 0.05;
+pub(crate) const SEGMENTS_SKILL_MARGIN: f64 = 0.05;
 /// Skill from which no second rule is searched beside a rule.
-pub(crate) const SKILL_OF_ONE: f64 = 0.8;
+pub(crate) const SINGLE_RULE_SKILL: f64 = 0.8;
 /// Largest number of segments (of pages or of instances) that counts as a pattern.
 pub(crate) const SEGMENTS_MAX: usize = 64;
 
@@ -131,7 +131,7 @@ pub(crate) fn may_repeat(group: &ObjectGroup, teams: &[Team]) -> bool {
         _ if group.affinity.pages < 2 => return false,
         _ => {}
     }
-    let (cells, affinity) = (group.affinity.told_by(), &group.affinity);
+    let (cells, affinity) = (group.affinity.pattern_cells(), &group.affinity);
     let samples = TEAM_SHARE * group.sample_count() as f64;
     let repeats = |team: &Team| {
         let own = Ownership::new(cells, team, affinity.page_bytes, group.size_bytes);
@@ -151,7 +151,7 @@ pub(crate) fn pattern_by(
     teams: &[Team],
     effort: Effort,
 ) -> Pattern {
-    let cells = affinity.told_by();
+    let cells = affinity.pattern_cells();
     let count = |cell: &Cell| f64::from(cell.samples);
     let all: f64 = cells.iter().map(count).sum();
     let mut by_thread: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
@@ -173,20 +173,22 @@ pub(crate) fn pattern_by(
     if affinity.pages > 1 {
         let cut = Cut::new(cells, effort);
         let rule = best_rule(affinity, &cut, size_bytes, teams, all);
-        let explains_little = rule.as_ref().is_none_or(|found| found.1 < SKILL_OF_ONE);
-        let place = Place {
+        let explains_little = rule
+            .as_ref()
+            .is_none_or(|found| found.1 < SINGLE_RULE_SKILL);
+        let place = ObjectCells {
             cells,
             page_bytes: affinity.page_bytes,
             size_bytes,
         };
         match rule {
-            // No segments can be more skilful by [`CLEARER`].
-            Some((pattern, skill)) if skill + CLEARER >= 1.0 => return pattern,
+            // No segments can be more skilful by [`SEGMENTS_SKILL_MARGIN`].
+            Some((pattern, skill)) if skill + SEGMENTS_SKILL_MARGIN >= 1.0 => return pattern,
             Some((pattern @ Pattern::InTurn(_), _)) => return pattern,
             rule => {
                 let owned = owned_segments(cut, affinity.pages, all, most / all);
                 // If segments with single owners explain the accesses, there is no second pattern.
-                let is_owned = owned.as_ref().is_some_and(|one| one.1 >= SKILL_OF_ONE);
+                let is_owned = owned.as_ref().is_some_and(|one| one.1 >= SINGLE_RULE_SKILL);
                 if explains_little
                     && !is_owned
                     && let Some(pattern) = one_then_shares(place, teams, first, effort)
@@ -194,7 +196,9 @@ pub(crate) fn pattern_by(
                     return pattern;
                 }
                 match (rule, owned) {
-                    (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
+                    (Some((_, skill)), Some((segments, clearer)))
+                        if clearer > skill + SEGMENTS_SKILL_MARGIN =>
+                    {
                         return Pattern::Segments(segments);
                     }
                     (Some((pattern, _)), _) => return pattern,

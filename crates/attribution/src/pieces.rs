@@ -13,7 +13,7 @@ const PIECES_MAX: u32 = 1024;
 /// Smallest piece in pages.
 const PIECE_PAGES_MIN: u32 = 4;
 /// Evidence, in nats, by which pieces of one size must exceed free segments.
-const CLEARER: f64 = 3.0;
+const PIECES_EVIDENCE_MARGIN: f64 = 3.0;
 
 /// Segments of whole pieces of an object with `pages` pages. None unless their evidence clearly exceeds `anywhere`,
 /// the evidence of segments that may begin at any page. The segments cover all pages, sampled or not.
@@ -33,7 +33,7 @@ pub(crate) fn segments_of_pieces(
     };
     let found = sizes.iter().map(|size| (evidence(size) - each, *size));
     let (best, size) = found.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))?;
-    if best < anywhere + effort.enough(CLEARER) {
+    if best < anywhere + effort.enough(PIECES_EVIDENCE_MARGIN) {
         return None;
     }
     let mut found: Vec<Segment> = Vec::new();

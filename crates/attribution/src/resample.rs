@@ -60,7 +60,9 @@ impl Attribution {
             return found;
         }
         let drawn = || open.iter().map(|&position| &self.objects[position]);
-        let cells: usize = drawn().map(|group| group.affinity.told_by().len()).sum();
+        let cells: usize = drawn()
+            .map(|group| group.affinity.pattern_cells().len())
+            .sum();
         let seed = drawn().fold(0, |seed, group| Random(seed ^ group.sample_count()).next());
         let mut random = Random(seed);
         let effort = |&position: &usize| {
@@ -217,7 +219,7 @@ fn drawn(cells: &[Cell], random: &mut Random) -> Vec<Cell> {
 }
 
 fn redraw(recorded: &ObjectGroup, group: &mut ObjectGroup, random: &mut Random) {
-    let cells = drawn(recorded.affinity.told_by(), random);
+    let cells = drawn(recorded.affinity.pattern_cells(), random);
     match recorded.affinity.cells.is_empty() {
         true => group.affinity.initialisation = cells,
         false => group.affinity.cells = cells,

@@ -3,9 +3,11 @@
 
 use crate::{
     Affinity, Pattern, Team,
-    in_turn::{Dealt, Place, two_rules},
+    in_turn::{BlockRule, ObjectCells, two_rules},
     ownership::{Fit, Ownership, divergence},
-    pattern::{CLEARER, Cut, EVIDENCE_MIN, Effort, SKILL_MIN, SKILL_OF_ONE, SKILL_TIE},
+    pattern::{
+        Cut, EVIDENCE_MIN, Effort, SEGMENTS_SKILL_MARGIN, SINGLE_RULE_SKILL, SKILL_MIN, SKILL_TIE,
+    },
     period::best_cyclic,
     shares::{Shares, best_partial},
     tiles::best_tiles,
@@ -60,7 +62,7 @@ pub(crate) fn best_rule(
     }
     let by_joined = of_most(true);
     match (by_team, by_joined) {
-        (Some(team), Some(joined)) if joined.1 > team.1 + CLEARER => Some(joined),
+        (Some(team), Some(joined)) if joined.1 > team.1 + SEGMENTS_SKILL_MARGIN => Some(joined),
         (Some(team), _) => Some(team),
         (None, joined) => joined,
     }
@@ -185,7 +187,7 @@ impl Rule<'_, '_> {
     ) -> Option<(Pattern, f64)> {
         let team = match pattern {
             Pattern::Block { team, .. } | Pattern::BlockCyclic { team, .. }
-                if skill < SKILL_OF_ONE =>
+                if skill < SINGLE_RULE_SKILL =>
             {
                 team
             }
@@ -209,14 +211,14 @@ impl Rule<'_, '_> {
             size_bytes,
             ownership,
         } = *self;
-        let place = Place {
+        let place = ObjectCells {
             cells: cut.cells,
             page_bytes: affinity.page_bytes,
             size_bytes,
         };
         let (page, size) = (affinity.page_bytes as f64, size_bytes as f64);
         let members = ownership.team() as f64;
-        let shares = Dealt {
+        let shares = BlockRule {
             block_bytes: size / members,
         };
         let goes_round = |block: &f64| 2.0 * block * members <= size;
@@ -225,7 +227,7 @@ impl Rule<'_, '_> {
         let pieces =
             cyclic.filter(|(block, fit)| goes_round(block) && fit.skill() >= SKILL_IN_TURN);
         let after_pieces = pieces.and_then(|(block_bytes, _)| {
-            let first = Dealt { block_bytes };
+            let first = BlockRule { block_bytes };
             two_rules(place, threads, first, cut.effort, |left| {
                 Some((shares, left.fit(shares.block_bytes)))
             })?;
@@ -237,7 +239,7 @@ impl Rule<'_, '_> {
             }
             let found = two_rules(place, threads, shares, cut.effort, |left| {
                 let block_bytes = best_cyclic(left, page, size, cut.effort).filter(goes_round)?;
-                Some((Dealt { block_bytes }, left.fit(block_bytes)))
+                Some((BlockRule { block_bytes }, left.fit(block_bytes)))
             })?;
             Some(found.block_bytes)
         };

@@ -156,7 +156,7 @@ fn object(
         ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
     };
     let uses = uses(&part.instances);
-    let samples = match group.is_only {
+    let listed_instances = match group.is_only {
         true => vec![ObjectId(group.first)],
         false => costliest(&uses),
     };
@@ -172,7 +172,7 @@ fn object(
         size_bytes: group.size_bytes,
         instances: group.instances.round().max(1.0) as u64,
         sibling: group.parent.map(|_| ObjectId(group.first)),
-        samples,
+        listed_instances,
         loads: part.loads.totals(),
         stores: part.stores.totals(),
         threads,

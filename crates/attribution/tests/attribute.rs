@@ -341,7 +341,7 @@ fn a_section_is_not_the_symbol_that_it_begins_with() {
     for (address, object) in [(BSS + 0x10, first + 1), (BSS + 0x7000, first)] {
         let found = search.find(1, 5, address).unwrap();
         assert_eq!(found.object, ObjectId(object));
-        assert_eq!(groups[found.group].samples, [ObjectId(object)]);
+        assert_eq!(groups[found.group].listed_instances, [ObjectId(object)]);
     }
 }
 

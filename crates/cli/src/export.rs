@@ -77,7 +77,7 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
             written
         }
     };
-    told(&arguments, written)?;
+    print_outcome(&arguments, written)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -114,7 +114,7 @@ fn output<'a>(arguments: &'a Export, written: &ProfileCounts) -> ExportOutput<'a
 }
 
 /// Reports the export as JSON on standard output, or in a line on standard error.
-fn told(arguments: &Export, written: ProfileCounts) -> anyhow::Result<()> {
+fn print_outcome(arguments: &Export, written: ProfileCounts) -> anyhow::Result<()> {
     if arguments.json {
         return json::print(&output(arguments, &written));
     }
@@ -193,6 +193,6 @@ fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
         accesses: recording.access_count(),
         dropped: 0,
     };
-    told(arguments, written)?;
+    print_outcome(arguments, written)?;
     Ok(ExitCode::SUCCESS)
 }

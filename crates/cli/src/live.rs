@@ -196,7 +196,7 @@ fn policy(arguments: &Live) -> anyhow::Result<LivePolicy> {
             LivePolicy::names().join(", ")
         ))
     })?;
-    if arguments.move_threads && !policy.moves_threads() {
+    if arguments.move_threads && !policy.allow_thread_moves() {
         return Err(Usage(format!(
             "--move-threads: {} says nothing about threads; carrefour and auto do",
             policy.name()
@@ -330,13 +330,13 @@ mod tests {
             assert!(typed(&["--policy=auto", option]).unwrap().moves_threads);
         }
         let error = typed(&["--policy=migrate", "--threads"]).unwrap_err();
-        let told = "--move-threads: migrate says nothing about threads";
-        assert!(error.to_string().starts_with(told), "{error}");
+        let message = "--move-threads: migrate says nothing about threads";
+        assert!(error.to_string().starts_with(message), "{error}");
     }
 
     #[test]
     fn wrong_values_are_usage_errors() {
-        for (words, told) in [
+        for (words, message) in [
             (["--policy=best"], "no live policy `best`; there are "),
             (["--interval=1ms"], "--interval 0.001: at least 10ms"),
             (["--max-stall=0"], "--max-stall 0: at least 1ms"),
@@ -348,7 +348,7 @@ mod tests {
         ] {
             let error = typed(&words).unwrap_err();
             assert!(error.is::<Usage>(), "{error}");
-            assert!(error.to_string().starts_with(told), "{error}");
+            assert!(error.to_string().starts_with(message), "{error}");
         }
     }
 }

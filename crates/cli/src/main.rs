@@ -64,8 +64,10 @@ fn main() -> ExitCode {
 }
 
 fn what_was_typed() -> ExitCode {
-    let result =
-        arguments::parse().map_or_else(|said| tell(&said), |typed| run_command(typed.command));
+    let result = arguments::parse().map_or_else(
+        |said| print_parser_result(&said),
+        |typed| run_command(typed.command),
+    );
     match result {
         Ok(status) => status,
         Err(error) => {
@@ -91,7 +93,7 @@ fn exit_status(error: &anyhow::Error) -> u8 {
 }
 
 /// Prints help, the version, or a parser error.
-fn tell(said: &clap::Error) -> anyhow::Result<ExitCode> {
+fn print_parser_result(said: &clap::Error) -> anyhow::Result<ExitCode> {
     terminal::print_parsed(said)?;
     Ok(ExitCode::from(if said.use_stderr() { 2 } else { 0 }))
 }
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_usage_is_told_by_whoever_notices() {
+    fn wrong_usage_exits_with_status_2() {
         let source = nearpage_runner::ReplicaSource::parse("text").unwrap_err();
         assert_eq!(exit_status(&source.into()), 2);
         assert_eq!(exit_status(&Usage("--set".to_owned()).into()), 2);
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_printed_once() {
         let error = anyhow::anyhow!("no space")
             .context("log: no space")
             .context("the recording is incomplete");

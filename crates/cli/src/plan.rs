@@ -90,7 +90,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         recordings => {
             let several = one_plan(&arguments, recordings, &machine)?;
             let plan = match &several {
-                SeveralRecordings::Layouts(choice) => choice.taken().planned.clone(),
+                SeveralRecordings::Layouts(choice) => choice.chosen().planned.clone(),
                 SeveralRecordings::Inputs(inputs) => Some(inputs.planned.clone()),
             };
             (plan.into_iter().collect(), Some(several))
@@ -99,7 +99,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
     if is_printed {
         for decided in &plans {
             terminal::print(&decided.plan.to_toml())?;
-            say(decided);
+            print_summary(decided);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -247,7 +247,7 @@ pub fn write(plans: &mut [DecidedPlan], output: &Path, policies: usize) -> anyho
 }
 
 /// Prints the warnings and notes of a plan whose table is not printed.
-pub fn say(decided: &DecidedPlan) {
+pub fn print_summary(decided: &DecidedPlan) {
     let warnings = decided
         .warnings
         .iter()

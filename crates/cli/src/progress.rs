@@ -16,9 +16,9 @@ use nearpage_report::printable;
 use crate::terminal;
 
 /// Shorter work shows nothing on a terminal.
-const PATIENCE: Duration = Duration::from_secs(2);
+const QUIET_TIME: Duration = Duration::from_secs(2);
 /// Shorter work writes nothing to a log.
-const PATIENCE_OF_LOGS: Duration = Duration::from_secs(30);
+const QUIET_TIME_OF_LOGS: Duration = Duration::from_secs(30);
 /// Time between two lines on a terminal and, below, in a log.
 const PERIOD: Duration = Duration::from_secs(1);
 const PERIOD_OF_LOGS: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ impl Progress {
     /// would mix with the command's standard error.
     pub fn beside_command(doing: String) -> Self {
         let is_watched = stderr().is_terminal();
-        Self::begin(doing, is_watched.then_some((PATIENCE, PERIOD)), None)
+        Self::begin(doing, is_watched.then_some((QUIET_TIME, PERIOD)), None)
     }
 
     /// `lines`: the wait before the first line and before each further line; `None` shows nothing.
@@ -132,8 +132,8 @@ fn each_period(ended: &Receiver<()>, patience: Duration, period: Duration, mut s
 /// The wait before the first line and before each further line.
 fn lines(is_terminal: bool) -> (Duration, Duration) {
     match is_terminal {
-        true => (PATIENCE, PERIOD),
-        false => (PATIENCE_OF_LOGS, PERIOD_OF_LOGS),
+        true => (QUIET_TIME, PERIOD),
+        false => (QUIET_TIME_OF_LOGS, PERIOD_OF_LOGS),
     }
 }
 

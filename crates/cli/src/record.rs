@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nearpage_amount::{count, counted, percent, time};
 use nearpage_recording::{Finished, Launched, RateChange, Recording, SampleCounts};
-use nearpage_report::asks_nothing;
+use nearpage_report::needs_no_action;
 use nearpage_runner::{
     ObserveOptions, Observed, Placing, RankSelection, SmallAllocations, Traced, default_output,
     end_as, expand_output, launched, observe, replace_by,
@@ -226,7 +226,7 @@ fn sample(
         replace: arguments.force,
         source,
         pmu,
-        wanted: wanted(arguments),
+        selection: selection(arguments),
         rate_hz: arguments.rate,
         max_overhead: arguments.max_overhead.map(|percent| percent / 100.0),
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
@@ -247,7 +247,7 @@ fn sample(
             say_of_rank(&observed, &launched, output);
             return Ok(end_as(observed.exit_status()));
         }
-        say(&observed, &options.output);
+        print_summary(&observed, &options.output);
     }
     Ok(end_as(observed.exit_status()))
 }
@@ -271,7 +271,7 @@ fn pmu_options(arguments: &Record) -> Result<PmuOptions, Usage> {
 }
 
 /// Selection of the sampled accesses to keep.
-fn wanted(arguments: &Record) -> AccessSelection {
+fn selection(arguments: &Record) -> AccessSelection {
     AccessSelection {
         ranges: arguments.range.clone(),
         objects: arguments
@@ -291,8 +291,8 @@ pub fn small_allocations(all: bool) -> SmallAllocations {
 }
 
 /// Prints a summary of the recording on standard error, away from the command's output.
-fn say(observed: &Observed, output: &Path) {
-    for note in observed.notes.iter().filter(|note| !asks_nothing(note)) {
+fn print_summary(observed: &Observed, output: &Path) {
+    for note in observed.notes.iter().filter(|note| !needs_no_action(note)) {
         terminal::say(note);
     }
     let counts = &observed.counts;
@@ -301,7 +301,7 @@ fn say(observed: &Observed, output: &Path) {
     terminal::say(&format!(
         "recorded {} {}, {} in user mode: {} of accesses ({}), {} of computation, {} undecoded; {} lost",
         time(observed.elapsed.as_nanos() as f64),
-        pace(observed),
+        sampling_rate(observed),
         counted(counts.samples, "sample"),
         number(counts.accesses),
         of_samples(counts.accesses),
@@ -332,7 +332,7 @@ fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
     if launched.rank > 0 {
         return;
     }
-    for note in observed.notes.iter().filter(|note| !asks_nothing(note)) {
+    for note in observed.notes.iter().filter(|note| !needs_no_action(note)) {
         terminal::say(note);
     }
     terminal::say(&format!(
@@ -345,7 +345,7 @@ fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
 }
 
 /// Sampling rate, and the cost of sampling if it is known.
-fn pace(observed: &Observed) -> String {
+fn sampling_rate(observed: &Observed) -> String {
     let hz = |rate_hz: f64| format!("{rate_hz:.0}");
     let rate = match (observed.rates.as_slice(), observed.rate_hz) {
         ([first, .., last], _) if last.rate_hz < first.rate_hz => {

@@ -351,7 +351,7 @@ fn leave_out_unsuitable(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> 
     });
     why.map(|reason| {
         format!(
-            "Left out, as they make no sense on this machine: {}: {reason}.",
+            "Left out, as they cannot run on this machine: {}: {reason}.",
             left_out.join(", ")
         )
     })

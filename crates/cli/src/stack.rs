@@ -4,15 +4,15 @@ use std::process::ExitCode;
 use std::thread;
 
 /// Without optimisation, the definitions of the arguments alone take hundreds of KiB.
-const ENOUGH_BYTES: u64 = 4 << 20;
+const STACK_BYTES: u64 = 4 << 20;
 
 /// Runs `work` on this thread or, if its stack limit is too small, on a thread with a larger stack. Raising the limit
 /// instead would change the limit that the command inherits.
 pub fn with_enough(work: fn() -> ExitCode) -> ExitCode {
-    if limit_bytes().is_none_or(|limit| limit >= ENOUGH_BYTES) {
+    if limit_bytes().is_none_or(|limit| limit >= STACK_BYTES) {
         return work();
     }
-    let roomy = thread::Builder::new().stack_size(ENOUGH_BYTES as usize);
+    let roomy = thread::Builder::new().stack_size(STACK_BYTES as usize);
     match roomy.spawn(work) {
         // A panic ends the process before the join.
         Ok(thread) => thread.join().unwrap_or(ExitCode::FAILURE),

@@ -21,7 +21,7 @@ const INTERVAL_MIN_S: f64 = 0.1;
 /// Maximum number of rows in a printed table.
 const ROWS: usize = 20;
 /// How long the first table waits for the sizes of processes' memory.
-const MEMORY_PATIENCE: Duration = Duration::from_millis(200);
+const MEMORY_WAIT_MAX: Duration = Duration::from_millis(200);
 /// Limit of own processes that are watched one by one: each of their threads takes an event on each CPU.
 const OWN_MAX: usize = 200;
 
@@ -202,14 +202,14 @@ impl Show {
 }
 
 fn wait_for_memory(model: &mut Model, memory: &MemoryWatch) {
-    let until = Instant::now() + MEMORY_PATIENCE;
+    let until = Instant::now() + MEMORY_WAIT_MAX;
     while Instant::now() < until
         && model
             .processes
             .values()
             .any(|process| !model.memory.contains_key(&process.pid))
     {
-        std::thread::sleep(MEMORY_PATIENCE / 20);
+        std::thread::sleep(MEMORY_WAIT_MAX / 20);
         model.look_up_memory(memory);
     }
 }

@@ -53,7 +53,7 @@ fn trace_into(arguments: Trace, output: &Path) -> anyhow::Result<ExitCode> {
     if arguments.json {
         json::print(&RecordOutput::of_trace(&recording, traced))?;
     } else if !arguments.quiet {
-        say(&recording, output, traced);
+        print_summary(&recording, output, traced);
     }
     Ok(end_as(traced.status))
 }
@@ -99,7 +99,7 @@ pub fn total(recording: &Recording, name: &str) -> u64 {
 }
 
 /// Prints a summary of the trace on standard error.
-fn say(recording: &Recording, output: &Path, traced: Traced) {
+fn print_summary(recording: &Recording, output: &Path, traced: Traced) {
     for note in &recording.metadata.notes {
         terminal::say(note);
     }

@@ -175,7 +175,7 @@ mod tests {
             "nearpage-pipes-1",
         ]
         .map(left);
-        let mut told = std::process::Command::new("sleep")
+        let mut child = std::process::Command::new("sleep")
             .arg("60")
             .env("NEARPAGE_PLAN", named.join("file"))
             .spawn()
@@ -184,8 +184,8 @@ mod tests {
         assert!(next.path().exists() && in_use.path().exists());
         assert!(others.exists() && traced.exists());
         assert!(named.exists() && !unused.exists());
-        told.kill().unwrap();
-        told.wait().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
         drop(TemporaryFolder::below(parent.path(), "test").unwrap());
         assert!(!named.exists());
     }

@@ -118,8 +118,11 @@ impl Connections {
 }
 
 /// Answers the requests of one client until the client leaves or exceeds a time limit.
-pub(crate) async fn attend<Stream>(stream: Stream, site: Arc<dyn Site>, allowance: Rc<Allowance>)
-where
+pub(crate) async fn serve_connection<Stream>(
+    stream: Stream,
+    site: Arc<dyn Site>,
+    allowance: Rc<Allowance>,
+) where
     Stream: hyper::rt::Read + hyper::rt::Write + Unpin,
 {
     let service = service_fn(|request| exchange(request, site.clone(), allowance.clone()));

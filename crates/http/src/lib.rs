@@ -6,7 +6,7 @@
 //! cannot keep others out: the connection that has been silent longest makes room. A [`Site`] then decides by the head
 //! whether a request is admitted, usually with a [`Gate`]. The body of a refused request is not read.
 //!
-//! One thread serves the connections. Slow answers are computed on up to [`limits::ANSWERING`] other threads.
+//! One thread serves the connections. Slow answers are computed on up to [`limits::CONCURRENT_ANSWERS`] other threads.
 //!
 //! [`Endpoint`] is the client's side: it posts to another server (`live --otlp`).
 

@@ -22,7 +22,7 @@ pub const IDLE_TIME: Duration = Duration::from_secs(30);
 /// Size of the pieces in which an answer is sent.
 pub const PIECE_BYTES: usize = 64 << 10;
 /// Number of answers that are computed at once; further requests wait.
-pub const ANSWERING: usize = 4;
+pub const CONCURRENT_ANSWERS: usize = 4;
 /// Length of the kernel's queue of new connections, for bursts. A client that finds the queue full would try again only
 /// after a second.
 pub const BACKLOG: i32 = 4096;

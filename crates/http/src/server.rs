@@ -1,4 +1,4 @@
-//! Listens for connections, and passes them to [`attend`].
+//! Listens for connections, and passes them to [`serve_connection`].
 
 use std::convert::Infallible;
 use std::io;
@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::answer::Site;
-use crate::connection::{Connections, attend};
+use crate::connection::{Connections, serve_connection};
 use crate::limits;
 
 /// A server that listens on an address.
@@ -72,7 +72,7 @@ impl Server {
                 let (number, allowance) = connections.enter().await;
                 let (site, left) = (site.clone(), connections.clone());
                 let attending = spawn_local(async move {
-                    attend(TokioIo::new(stream), site, allowance).await;
+                    serve_connection(TokioIo::new(stream), site, allowance).await;
                     left.leave(number);
                 });
                 connections.ended_by(number, attending.abort_handle());
@@ -96,7 +96,7 @@ fn runtime() -> io::Result<Runtime> {
     builder
         .enable_io()
         .enable_time()
-        .max_blocking_threads(limits::ANSWERING);
+        .max_blocking_threads(limits::CONCURRENT_ANSWERS);
     builder.build()
 }
 
@@ -111,7 +111,7 @@ pub fn answer_bytes(site: Arc<dyn Site>, sent: &[u8]) -> io::Result<Vec<u8>> {
     };
     LocalSet::new().block_on(&runtime()?, async {
         let (_, allowance) = Connections::default().enter().await;
-        attend(&mut client, site, allowance).await;
+        serve_connection(&mut client, site, allowance).await;
     });
     Ok(client.answers)
 }

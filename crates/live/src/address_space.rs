@@ -311,7 +311,7 @@ Rss:                  20 kB
     }
 
     #[test]
-    fn what_only_prefers_nodes_may_be_a_plans() {
+    fn preferred_node_policies_may_come_from_a_plan() {
         let of = |respected: RespectedPolicies| {
             let policies = [
                 "bind:0",

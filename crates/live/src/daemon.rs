@@ -23,7 +23,7 @@ use crate::pages::{HotPages, ProcessIndex};
 use crate::policies::LivePolicy;
 use crate::process::{IntervalActions, TargetProcess};
 use crate::requested_moves::{MoveRequests, RequestedMoves};
-use fates::PendingActions;
+use pending_actions::PendingActions;
 
 /// How the number of memory accesses is estimated from samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -158,7 +158,7 @@ pub struct Daemon {
     pages: HotPages,
     homes: Homes,
     interleaved: Interleaved,
-    fates: PendingActions,
+    pending_actions: PendingActions,
     /// Accesses to pages whose node the kernel did not report or was not asked for, or that have no room in the table.
     without_node: u64,
     mover: Mover,
@@ -196,7 +196,7 @@ impl Daemon {
             pages: HotPages::new(settings.pages),
             homes: Homes::new(settings.pages, only),
             interleaved: Interleaved::default(),
-            fates: PendingActions::default(),
+            pending_actions: PendingActions::default(),
             without_node: 0,
             mover: Mover::new(settings.limits, settings.page_bytes, settings.pages, now_ns),
             processes: FxHashMap::default(),
@@ -243,7 +243,7 @@ impl Daemon {
         let began_ns = kernel.now_ns();
         let decisions = self.decider.decide(&interval);
         let deciding_ns = kernel.now_ns().saturating_sub(began_ns);
-        self.fates.ask(&decisions.actions);
+        self.pending_actions.add(&decisions.actions);
         let requested_moves = self.requested_moves(free, &decisions);
         self.request_thread_moves(observer, &decisions);
         let (view, why_idle) = (decisions.view, decisions.why_idle.clone());
@@ -289,9 +289,9 @@ impl Daemon {
     }
 
     /// Ends the daemon: removes its thread pins from the targets. Pages stay where they are.
-    pub fn let_go(&mut self, kernel: &mut dyn Kernel) {
+    pub fn restore_affinities(&mut self, kernel: &mut dyn Kernel) {
         for process in self.processes.values_mut() {
-            process.let_go(kernel);
+            process.restore_affinities(kernel);
         }
     }
 
@@ -407,7 +407,7 @@ impl Daemon {
                 let at = nodes.iter().position(|id| *id == moved.to);
                 if let (Some(number), Some(at)) = (self.pages.number(&moved.page), at) {
                     homes.moved(number, at as u16);
-                    self.fates.moved.push(number);
+                    self.pending_actions.moved.push(number);
                 }
             }
             report.process_times.push(ProcessTime {
@@ -482,7 +482,7 @@ fn head(settings: &Settings, machine: &Machine) -> Head {
     }
 }
 
-mod fates;
 mod inputs;
+mod pending_actions;
 #[cfg(test)]
 pub(crate) mod tests;

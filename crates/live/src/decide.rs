@@ -238,7 +238,7 @@ impl Decider {
     }
 
     /// Never tells the policy the results of its actions.
-    pub fn without_fates(self) -> Self {
+    pub fn without_action_results(self) -> Self {
         Self { open: None, ..self }
     }
 

@@ -164,7 +164,7 @@ pub struct Guard {
 /// Number of intervals without requests after which the usual loss is measured again.
 const IDLE_INTERVALS: u32 = 5;
 /// Factor by which earlier measurements decay in each interval.
-const KEPT: f64 = 0.5;
+const BASELINE_DECAY: f64 = 0.5;
 
 impl Guard {
     /// A guard before the first measurement.
@@ -186,20 +186,20 @@ impl Guard {
         self.stage
     }
 
-    /// Judges an interval in which the process lost `loss`. The policy requests `wanted` pages of the usual size.
+    /// Judges an interval in which the process lost `loss`. The policy requests `requested` pages of the usual size.
     /// `displaced` pages still have to move back; the pause after harm begins when they have.
-    pub fn judge(&mut self, loss: IntervalLoss, wanted: usize, displaced: usize) -> Verdict {
+    pub fn judge(&mut self, loss: IntervalLoss, requested: usize, displaced: usize) -> Verdict {
         match self.stage {
             Stage::Measuring => {
-                self.before = scaled(self.before, KEPT).plus(loss);
+                self.before = scaled(self.before, BASELINE_DECAY).plus(loss);
                 self.noise.take(loss);
                 let known =
                     self.known(self.before) && self.noise.intervals >= self.thresholds.intervals;
-                if known && wanted > 0 {
+                if known && requested > 0 {
                     self.stage = Stage::Trying;
                     self.since = IntervalLoss::default();
-                    let part = (self.thresholds.part * wanted as f64).ceil() as usize;
-                    return self.allow(part.max(self.thresholds.pages_min).min(wanted));
+                    let part = (self.thresholds.part * requested as f64).ceil() as usize;
+                    return self.allow(part.max(self.thresholds.pages_min).min(requested));
                 }
                 Verdict::Move(0)
             }
@@ -214,22 +214,22 @@ impl Guard {
                 self.noise.take(loss);
                 self.stage = Stage::Going;
                 self.idle = 0;
-                self.allow(wanted)
+                self.allow(requested)
             }
             Stage::Going => {
-                self.since = scaled(self.since, KEPT).plus(loss);
+                self.since = scaled(self.since, BASELINE_DECAY).plus(loss);
                 if self.known(self.since) && self.is_worse() {
                     return self.hold();
                 }
                 self.noise.take(loss);
-                self.idle = if wanted == 0 { self.idle + 1 } else { 0 };
+                self.idle = if requested == 0 { self.idle + 1 } else { 0 };
                 if self.idle >= IDLE_INTERVALS {
                     // The moves did well, so the next harm counts as the first.
                     self.hold_next = self.thresholds.hold_intervals;
                     self.stage = Stage::Measuring;
                     self.before = self.since;
                 }
-                self.allow(wanted)
+                self.allow(requested)
             }
             Stage::Holding if displaced > 0 => Verdict::MoveBack,
             Stage::Holding => {
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     /// Thresholds with which one interval suffices.
-    const AT_ONCE: GuardThresholds = GuardThresholds {
+    const PERMISSIVE: GuardThresholds = GuardThresholds {
         intervals: 1,
         ..GuardThresholds::OURS
     };
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_part_moves_first_and_all_of_it_when_that_did_no_harm() {
-        let mut guard = Guard::new(AT_ONCE);
+        let mut guard = Guard::new(PERMISSIVE);
         assert_eq!(guard.judge(loss(0.4), 0, 0), Verdict::Move(0));
         assert_eq!(guard.judge(loss(0.4), 1000, 0), Verdict::Move(250));
         assert_eq!(guard.stage(), Stage::Trying);
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn few_samples_say_nothing() {
-        let mut guard = Guard::new(AT_ONCE);
+        let mut guard = Guard::new(PERMISSIVE);
         let few = IntervalLoss {
             lost_ns: 1e7,
             cpu_ns: 2e7,
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn harmful_moves_are_undone_and_pauses_double() {
-        let mut guard = Guard::new(AT_ONCE);
+        let mut guard = Guard::new(PERMISSIVE);
         let mut pauses = Vec::new();
         for _ in 0..8 {
             pauses.push(until_it_is_tried(&mut guard));
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_process_is_left_alone_once_its_pages_are_back() {
-        let mut guard = Guard::new(AT_ONCE);
+        let mut guard = Guard::new(PERMISSIVE);
         guard.judge(loss(0.3), 100, 0);
         assert_eq!(guard.judge(loss(0.5), 100, 0), Verdict::MoveBack);
         for displaced in (1..30).rev() {
@@ -358,14 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn worse_means_beyond_the_noise_and_by_what_matters() {
+    fn harm_exceeds_both_noise_and_threshold() {
         for (after, samples, harm) in [
             (0.329, 100_000.0, false),
             (0.331, 100_000.0, true),
             (0.331, 1000.0, false),
             (0.40, 1000.0, true),
         ] {
-            let mut guard = Guard::new(AT_ONCE);
+            let mut guard = Guard::new(PERMISSIVE);
             let of = |share: f64| IntervalLoss {
                 lost_ns: share * 1e9,
                 cpu_ns: 1e9,
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn harm_that_comes_later_is_seen_too() {
-        let mut guard = Guard::new(AT_ONCE);
+        let mut guard = Guard::new(PERMISSIVE);
         guard.judge(loss(0.3), 1000, 0);
         guard.judge(loss(0.3), 750, 0);
         guard.judge(loss(0.3), 100, 0);
@@ -388,8 +388,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_wishes_is_measured_anew() {
-        let mut guard = Guard::new(AT_ONCE);
+    fn a_process_without_requests_is_measured_anew() {
+        let mut guard = Guard::new(PERMISSIVE);
         guard.judge(loss(0.3), 10, 0);
         guard.judge(loss(0.1), 10, 0);
         for _ in 0..5 {
@@ -403,7 +403,7 @@ mod tests {
 
     /// Shares of lost time that were measured in an emulator on a busy machine, without harmful moves.
     #[test]
-    fn a_program_that_is_never_the_same_is_not_blamed_for_it() {
+    fn noise_of_an_irregular_program_is_no_harm() {
         let mut guard = Guard::new(GuardThresholds::default());
         let shares = [
             86, 64, 85, 48, 72, 69, 72, 75, 90, 76, 51, 61, 74, 93, 78, 76, 78, 60, 55, 58, 103,

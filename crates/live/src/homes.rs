@@ -11,7 +11,7 @@ use crate::pages::ProcessIndex;
 /// The node is unknown.
 const NONE: u16 = u16::MAX;
 /// Number of intervals after which a page is queried again, because others than the daemon move pages too.
-const ASKED_AGAIN: u32 = 4;
+const REQUERY_INTERVALS: u32 = 4;
 /// Maximum number of queries per interval, for the pages with the most samples. Samples of other pages count as without
 /// a node unless an earlier answer is known.
 pub const QUESTIONS_MAX: usize = 8192;
@@ -21,7 +21,7 @@ pub const QUESTIONS_MAX: usize = 8192;
 struct Home {
     node: u16,
     /// Interval of the kernel's last answer; 0: there was none.
-    told: u32,
+    queried_at: u32,
     /// Interval of the last sample, and the position of its answer.
     sampled: u32,
     answer: u32,
@@ -29,7 +29,7 @@ struct Home {
 
 const UNKNOWN: Home = Home {
     node: NONE,
-    told: 0,
+    queried_at: 0,
     sampled: 0,
     answer: 0,
 };
@@ -79,7 +79,7 @@ impl Homes {
     }
 
     /// Notes a sample of the page with this number, at `address`. Returns the position of its answer after
-    /// [`ask`](Self::ask).
+    /// [`query`](Self::query).
     #[inline]
     pub fn sampled(&mut self, number: u32, process: ProcessIndex, address: u64) -> u32 {
         let home = &self.by_number[number as usize];
@@ -94,7 +94,7 @@ impl Homes {
         let home = &mut self.by_number[number as usize];
         home.sampled = self.interval;
         home.answer = self.answers.len() as u32;
-        let is_due = home.told == 0 || self.interval - home.told >= ASKED_AGAIN;
+        let is_due = home.queried_at == 0 || self.interval - home.queried_at >= REQUERY_INTERVALS;
         // The earlier node is used unless the kernel reports another.
         let node = self.only.unwrap_or(home.node);
         if is_due && self.only.is_none() {
@@ -117,7 +117,7 @@ impl Homes {
 
     /// Asks the kernel about due pages, within the limit. `samples` has the position of each sample's answer; `pid`
     /// returns a process's number, and `position` a node's position.
-    pub fn ask(
+    pub fn query(
         &mut self,
         kernel: &mut dyn Kernel,
         samples: &[u32],
@@ -158,7 +158,7 @@ impl Homes {
                 let home = &mut by_number[question.number as usize];
                 // The number may stand for another page by now.
                 if home.sampled == *interval && home.answer == question.answer {
-                    (home.node, home.told) = (node, *interval);
+                    (home.node, home.queried_at) = (node, *interval);
                 }
             }
         }
@@ -179,7 +179,7 @@ impl Homes {
     /// Notes that the page with this number was moved.
     pub fn moved(&mut self, number: u32, node: u16) {
         let home = &mut self.by_number[number as usize];
-        (home.node, home.told) = (node, self.interval);
+        (home.node, home.queried_at) = (node, self.interval);
     }
 }
 
@@ -197,9 +197,9 @@ mod tests {
 
     /// Places a page on the node of its address over 16 pages; higher addresses have no page.
     #[derive(Default)]
-    struct Asked(Vec<u64>);
+    struct QueriedPages(Vec<u64>);
 
-    impl Kernel for Asked {
+    impl Kernel for QueriedPages {
         fn now_ns(&mut self) -> u64 {
             0
         }
@@ -231,7 +231,7 @@ mod tests {
     /// Takes in an interval's samples, as (number, new, address).
     fn homes_of(
         homes: &mut Homes,
-        kernel: &mut Asked,
+        kernel: &mut QueriedPages,
         samples: &[(u32, bool, u64)],
     ) -> Vec<Option<u16>> {
         homes.begin();
@@ -244,7 +244,7 @@ mod tests {
                 homes.sampled(number, ProcessIndex(0), address)
             })
             .collect();
-        homes.ask(
+        homes.query(
             kernel,
             &answers,
             |_| 70,
@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_asked_about_once_and_again_after_a_while() {
-        let (mut homes, mut kernel) = (Homes::new(10, None), Asked::default());
+    fn a_page_is_queried_once_and_again_after_some_intervals() {
+        let (mut homes, mut kernel) = (Homes::new(10, None), QueriedPages::default());
         let samples = [
             (3, true, 0x2_1000),
             (4, true, 0x9_0000),
             (3, false, 0x2_1000),
         ];
-        for interval in 0..ASKED_AGAIN {
+        for interval in 0..REQUERY_INTERVALS {
             let samples = samples.map(|(number, new, at)| (number, new && interval == 0, at));
             let found = homes_of(&mut homes, &mut kernel, &samples);
             assert_eq!(found, [Some(2), None, Some(2)], "{interval}");
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_number_that_changes_hands_within_an_interval_has_two_answers() {
-        let (mut homes, mut kernel) = (Homes::new(10, None), Asked::default());
+        let (mut homes, mut kernel) = (Homes::new(10, None), QueriedPages::default());
         let samples = [
             (3, true, 0x2_1000),
             (3, true, 0x1_1000),
@@ -296,9 +296,9 @@ mod tests {
     }
 
     #[test]
-    fn the_hottest_are_asked_about_first() {
+    fn the_hottest_pages_are_queried_first() {
         let pages = QUESTIONS_MAX as u32 + 100;
-        let (mut homes, mut kernel) = (Homes::new(pages as usize, None), Asked::default());
+        let (mut homes, mut kernel) = (Homes::new(pages as usize, None), QueriedPages::default());
         let mut samples: Vec<_> = (0..pages)
             .map(|page| (page, true, u64::from(page)))
             .collect();
@@ -308,15 +308,15 @@ mod tests {
         assert!(found[pages as usize..].iter().all(|home| *home == Some(0)));
         // Then the others are asked about; from then on all are known, due or not.
         let again: Vec<_> = samples.iter().map(|&(n, _, at)| (n, false, at)).collect();
-        for _ in 0..3 * ASKED_AGAIN {
+        for _ in 0..3 * REQUERY_INTERVALS {
             let found = homes_of(&mut homes, &mut kernel, &again);
             assert!(found.iter().all(|home| *home == Some(0)));
         }
     }
 
     #[test]
-    fn where_one_node_has_all_memory_nobody_is_asked() {
-        let (mut homes, mut kernel) = (Homes::new(10, Some(1)), Asked::default());
+    fn a_single_memory_node_needs_no_query() {
+        let (mut homes, mut kernel) = (Homes::new(10, Some(1)), QueriedPages::default());
         let found = homes_of(&mut homes, &mut kernel, &[(3, true, 0x2_1000)]);
         assert_eq!((found, homes.of(9)), (vec![Some(1)], Some(1)));
         assert!(kernel.0.is_empty());

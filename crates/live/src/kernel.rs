@@ -69,9 +69,9 @@ impl Default for Linux {
     fn default() -> Self {
         let path = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        let told = text.trim().parse().ok().filter(|&bytes| bytes > 0);
+        let size = text.trim().parse().ok().filter(|&bytes| bytes > 0);
         Self {
-            huge_page_bytes: told.unwrap_or(HUGE_PAGE_BYTES),
+            huge_page_bytes: size.unwrap_or(HUGE_PAGE_BYTES),
             respected: RespectedPolicies::default(),
         }
     }

@@ -19,14 +19,14 @@ use crate::policies::LivePolicy;
 /// Version of the log's form. Logs of version 1 lack the results of actions (`settled` of an interval), on which policies
 /// did not depend. Up to version 2, policies did not know the cost of moves.
 pub const VERSION: u32 = 3;
-const VERSION_WITHOUT_FATES: u32 = 1;
+const VERSION_WITHOUT_ACTION_RESULTS: u32 = 1;
 const VERSION_WITHOUT_COSTS: u32 = 2;
 
 /// First line of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// `VERSION`.
+    /// Version of the log's form: [`VERSION`] in new logs.
     pub nearpage_live: u32,
     /// Name of the policy.
     pub policy: String,
@@ -305,7 +305,7 @@ impl Head {
 
     /// The policy, as it was when the daemon started.
     fn decider(&self) -> Result<Decider, String> {
-        if !(VERSION_WITHOUT_FATES..=VERSION).contains(&self.nearpage_live) {
+        if !(VERSION_WITHOUT_ACTION_RESULTS..=VERSION).contains(&self.nearpage_live) {
             return Err(format!(
                 "a log of version {}; this nearpage reads versions up to {VERSION}",
                 self.nearpage_live
@@ -330,7 +330,7 @@ impl Head {
             .map_err(|error| error.to_string())?;
         let decider = Decider::new(policy, setting.nodes, setting.pages);
         Ok(match self.nearpage_live {
-            VERSION_WITHOUT_FATES => decider.without_costs().without_fates(),
+            VERSION_WITHOUT_ACTION_RESULTS => decider.without_costs().without_action_results(),
             VERSION_WITHOUT_COSTS => decider.without_costs(),
             _ => decider,
         })
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_said() {
+    fn files_that_are_no_log_are_refused_with_the_reason() {
         let version = Head {
             nearpage_live: 9,
             ..head()

@@ -14,11 +14,11 @@ use nearpage_files::{memory_folder, read};
 /// Maximum size of the file: one line per mapping, of which the kernel allows 65,530 by default.
 const NUMA_MAPS_BYTES_MAX: u64 = 64 << 20;
 /// Reading may take one part in this number of the time…
-const ASKING_PART: u32 = 100;
+const READING_PART: u32 = 100;
 /// …and this much time at the start.
-const ASKING_FIRST: Duration = Duration::from_millis(50);
+const READING_INITIAL: Duration = Duration::from_millis(50);
 /// Minimum time between two readings of a process.
-const ASKED_AGAIN: Duration = Duration::from_secs(2);
+const REREAD_TIME: Duration = Duration::from_secs(2);
 /// Assumed page size where the kernel does not report one.
 const PAGE_BYTES: u64 = 4096;
 
@@ -64,7 +64,7 @@ fn sum(numa_maps: &str, nodes: &[u16]) -> Vec<u64> {
 #[derive(Debug, Default)]
 struct Shared {
     /// Processes of interest, most important first.
-    wanted: Vec<u32>,
+    watched: Vec<u32>,
     known: BTreeMap<u32, (Instant, Option<Vec<u64>>)>,
     has_new: bool,
     is_over: bool,
@@ -87,7 +87,7 @@ impl MemoryWatch {
         let (of_thread, nodes) = (shared.clone(), nodes.to_vec());
         let thread = std::thread::Builder::new()
             .name("memory by node".to_owned())
-            .spawn(move || ask(&of_thread, &PathBuf::from("/proc"), &nodes))?;
+            .spawn(move || read_loop(&of_thread, &PathBuf::from("/proc"), &nodes))?;
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -95,11 +95,11 @@ impl MemoryWatch {
     }
 
     /// Sets the processes of interest, most important first. Data of others is dropped.
-    pub fn want(&self, pids: Vec<u32>) {
+    pub fn set_watched(&self, pids: Vec<u32>) {
         let (shared, changed) = &*self.shared;
         let mut shared = lock(shared);
         shared.known.retain(|pid, _| pids.contains(pid));
-        shared.wanted = pids;
+        shared.watched = pids;
         shared.has_new = true;
         changed.notify_one();
     }
@@ -123,28 +123,28 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn ask((shared, changed): &(Mutex<Shared>, Condvar), proc_root: &Path, nodes: &[u16]) {
+fn read_loop((shared, changed): &(Mutex<Shared>, Condvar), proc_root: &Path, nodes: &[u16]) {
     let began = Instant::now();
     let mut spent = Duration::ZERO;
     let mut guard = lock(shared);
     while !guard.is_over {
         let now = Instant::now();
-        let due = guard.wanted.iter().copied().find(|pid| {
+        let due = guard.watched.iter().copied().find(|pid| {
             let known = guard.known.get(pid);
-            known.is_none_or(|(told, _)| now.duration_since(*told) >= ASKED_AGAIN)
+            known.is_none_or(|(read_at, _)| now.duration_since(*read_at) >= REREAD_TIME)
         });
         let pause = match due {
-            None => ASKED_AGAIN,
+            None => REREAD_TIME,
             Some(pid) => {
                 drop(guard);
                 let answer = memory_by_node(proc_root, pid, nodes);
                 spent += now.elapsed();
                 guard = lock(shared);
-                if guard.wanted.contains(&pid) {
+                if guard.watched.contains(&pid) {
                     guard.known.insert(pid, (Instant::now(), answer));
                 }
-                let allowed = ASKING_FIRST + began.elapsed() / ASKING_PART;
-                spent.saturating_sub(allowed) * ASKING_PART
+                let allowed = READING_INITIAL + began.elapsed() / READING_PART;
+                spent.saturating_sub(allowed) * READING_PART
             }
         };
         let until = Instant::now() + pause;
@@ -187,11 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn only_wanted_processes_are_kept() {
+    fn only_watched_processes_are_kept() {
         let own = std::process::id();
         let nodes: Vec<u16> = (0..1024).collect();
         let watch = MemoryWatch::start(&nodes).expect("a thread");
-        watch.want(vec![own]);
+        watch.set_watched(vec![own]);
         // Kernels without NUMA do not have this file.
         if let Some(expected) = memory_by_node(Path::new("/proc"), own, &nodes) {
             assert!(expected.iter().sum::<u64>() > 0);
@@ -199,7 +199,7 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        watch.want(vec![]);
+        watch.set_watched(vec![]);
         assert_eq!(watch.of(own), None);
     }
 

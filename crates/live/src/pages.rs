@@ -54,24 +54,24 @@ impl PageNumber {
 const CANDIDATES: usize = 16;
 
 /// Number of pages that are looked up together, so that their memory accesses overlap.
-pub const AT_ONCE: usize = 32;
+pub const LOOKUP_BATCH: usize = 32;
 
 /// Pages that are about to be looked up.
 #[derive(Clone, Debug)]
 pub struct PageLookup {
-    pages: [Page; AT_ONCE],
-    hashes: [u64; AT_ONCE],
+    pages: [Page; LOOKUP_BATCH],
+    hashes: [u64; LOOKUP_BATCH],
     /// Likely numbers of the pages, which may be other pages with equal hashes.
-    numbers: [u32; AT_ONCE],
+    numbers: [u32; LOOKUP_BATCH],
     len: usize,
 }
 
 impl PageLookup {
     /// An empty look-up.
     pub const NONE: Self = Self {
-        pages: [Page::NONE; AT_ONCE],
-        hashes: [0; AT_ONCE],
-        numbers: [u32::MAX; AT_ONCE],
+        pages: [Page::NONE; LOOKUP_BATCH],
+        hashes: [0; LOOKUP_BATCH],
+        numbers: [u32::MAX; LOOKUP_BATCH],
         len: 0,
     };
 
@@ -239,29 +239,30 @@ impl HotPages {
         self.given_up
     }
 
-    /// Prefetches the entries of at most [`AT_ONCE`] pages, which will be looked up after [`expect`](Self::expect).
+    /// Prefetches the entries of at most [`LOOKUP_BATCH`] pages, which will be looked up after
+    /// [`prefetch_state`](Self::prefetch_state).
     // Not inlined: in the caller's loop, this function and the next would take registers that `touch` needs.
     #[inline(never)]
-    pub fn want(&self, wanted: &mut PageLookup, pages: impl Iterator<Item = Page>) {
-        wanted.len = 0;
-        let places = wanted.pages.iter_mut().zip(&mut wanted.hashes);
+    pub fn prefetch_entries(&self, lookup: &mut PageLookup, pages: impl Iterator<Item = Page>) {
+        lookup.len = 0;
+        let places = lookup.pages.iter_mut().zip(&mut lookup.hashes);
         for ((place, of_place), page) in places.zip(pages) {
             let hash = hash(page);
             fetch_ahead(&self.numbers.places, self.numbers.first(hash));
             (*place, *of_place) = (page, hash);
-            wanted.len += 1;
+            lookup.len += 1;
         }
     }
 
     /// Prefetches the state of pages that will be looked up soon; calls `ahead` with their likely numbers.
     #[inline(never)]
-    pub fn expect(&self, wanted: &mut PageLookup, ahead: impl Fn(u32)) {
+    pub fn prefetch_state(&self, lookup: &mut PageLookup, ahead: impl Fn(u32)) {
         let PageLookup {
             hashes,
             numbers,
             len,
             ..
-        } = wanted;
+        } = lookup;
         for (hash, number) in hashes[..*len].iter().zip(numbers) {
             let at = self.numbers.find(*hash, |_| true);
             *number = self.numbers.places[at] as u32;
@@ -273,11 +274,11 @@ impl HotPages {
 
     /// Number of a page that was just sampled. Calls `ahead` with the number that may be given to another page next.
     #[inline]
-    pub fn touch(&mut self, wanted: &PageLookup, at: usize, ahead: impl Fn(u32)) -> PageNumber {
-        let (page, number) = (wanted.pages[at], wanted.numbers[at]);
+    pub fn touch(&mut self, lookup: &PageLookup, at: usize, ahead: impl Fn(u32)) -> PageNumber {
+        let (page, number) = (lookup.pages[at], lookup.numbers[at]);
         match self.pages.get(number as usize) == Some(&page) {
             true => self.again(number),
-            false => self.touch_slowly(page, wanted.hashes[at], ahead),
+            false => self.touch_slowly(page, lookup.hashes[at], ahead),
         }
     }
 

@@ -20,12 +20,12 @@ impl Pins {
     }
 
     /// Number of requested pins.
-    pub fn wanted(&self) -> usize {
+    pub fn requested_count(&self) -> usize {
         self.requested.len()
     }
 
     /// Drops all requests.
-    pub fn forget_wishes(&mut self) {
+    pub fn drop_requests(&mut self) {
         self.requested.clear();
     }
 

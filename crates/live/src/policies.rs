@@ -141,7 +141,7 @@ impl LivePolicy {
     }
 
     /// Allows the policy to move threads; `false`: the policy never moves threads.
-    pub fn moves_threads(&mut self) -> bool {
+    pub fn allow_thread_moves(&mut self) -> bool {
         match self {
             Self::Carrefour(parameters) => parameters.clustering = 1,
             Self::Auto(parameters) => parameters.move_threads = 1,

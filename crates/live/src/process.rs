@@ -145,11 +145,11 @@ impl TargetProcess {
 
     /// Drops requests to pin threads that are not carried out yet.
     pub fn forget_pins(&mut self) {
-        self.pins.forget_wishes();
+        self.pins.drop_requests();
     }
 
     /// Restores the affinity of pinned threads.
-    pub fn let_go(&mut self, kernel: &mut dyn Kernel) {
+    pub fn restore_affinities(&mut self, kernel: &mut dyn Kernel) {
         self.pins.undo(kernel, self.identity.pid);
     }
 
@@ -163,7 +163,7 @@ impl TargetProcess {
         deadline_ns: u64,
         most: usize,
     ) -> IntervalActions {
-        let (wanted, put_off) = ready(self.pending.values().copied(), mover);
+        let (requested, put_off) = ready(self.pending.values().copied(), mover);
         let back = self.origins.iter().map(|(&page, &(to, bytes))| PageMove {
             page,
             bytes,
@@ -174,8 +174,8 @@ impl TargetProcess {
         let (back, _) = ready(back, mover);
         let was_holding = self.stage() == Stage::Holding;
         // Sizes are in usual pages, so that a trial with a huge page counts as large.
-        let wanted_in_all = mover.usual_pages(&wanted) + self.pins.wanted();
-        let verdict = self.guard.judge(loss, wanted_in_all, back.len());
+        let requested_in_all = mover.usual_pages(&requested) + self.pins.requested_count();
+        let verdict = self.guard.judge(loss, requested_in_all, back.len());
         let mut acted = IntervalActions::default();
         match verdict {
             Verdict::Move(most_now) => {
@@ -184,7 +184,7 @@ impl TargetProcess {
                 }
                 let moves = match most_now {
                     0 => &[],
-                    most_now => &wanted[..mover.fitting(&wanted, most_now)],
+                    most_now => &requested[..mover.fitting(&requested, most_now)],
                 };
                 acted.round = mover.carry_out(kernel, self.identity, moves, deadline_ns);
                 for moved in &acted.round.moved {
@@ -201,7 +201,7 @@ impl TargetProcess {
                     // The pending requests would do more harm.
                     self.pending.clear();
                     self.forget_pins();
-                    self.let_go(kernel);
+                    self.restore_affinities(kernel);
                 }
                 acted.round = mover.carry_out(kernel, self.identity, &back, deadline_ns);
                 for moved in &acted.round.moved {

@@ -10,11 +10,11 @@ pub struct Tally {
     nodes: usize,
     /// `[CPU's node × nodes + page's node]`.
     traffic: Vec<u64>,
-    by_thread: Vec<OfThread>,
+    by_thread: Vec<ThreadTally>,
 }
 
 /// A thread's accesses: `[page of its own node][store]`.
-type OfThread = [[u64; 2]; 2];
+type ThreadTally = [[u64; 2]; 2];
 
 impl Tally {
     /// A tally without accesses.
@@ -22,7 +22,7 @@ impl Tally {
         Self {
             nodes,
             traffic: vec![0; nodes * nodes],
-            by_thread: vec![OfThread::default(); observer.threads().len()],
+            by_thread: vec![ThreadTally::default(); observer.threads().len()],
         }
     }
 

@@ -15,17 +15,17 @@ use crate::kernel::Kernel;
 use crate::observer::Observer;
 
 /// Moving pages may take one part in this number of an interval. The rest is for taking in samples that came meanwhile.
-const ACTING_PART: u32 = 2;
+const MOVING_PART: u32 = 2;
 
 /// Longest wait for samples, and so the longest time before the daemon reacts to a request to end.
-const PATIENCE: Duration = Duration::from_millis(200);
+const SAMPLE_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Lowest sampling rate, for targets that a policy does not manage at the moment. Accesses are counted by samples, so
 /// without samples the daemon could not notice that this changes.
 pub const RATE_MIN_HZ: f64 = 97.0;
 
 /// The sampling rate that a policy requests; `None`: the policy does not request one.
-fn wanted_rate_hz(view: View, clock_hz: f64) -> Option<f64> {
+fn requested_rate_hz(view: View, clock_hz: f64) -> Option<f64> {
     match view {
         View::Samples { cycles, .. } => Some(clock_hz / cycles.max(1) as f64),
         View::Nothing => Some(RATE_MIN_HZ),
@@ -57,7 +57,7 @@ pub fn watch(
         each,
     );
     // Threads are unpinned after errors, too.
-    daemon.let_go(kernel);
+    daemon.restore_affinities(kernel);
     Ok(sampler.finish(state?, &mut observer)?)
 }
 
@@ -76,7 +76,7 @@ fn until_over(
     let mut next_ns = kernel.now_ns() + interval_ns;
     loop {
         let left = Duration::from_nanos(next_ns.saturating_sub(kernel.now_ns()));
-        let state = sampler.drain(left.min(PATIENCE), observer)?;
+        let state = sampler.drain(left.min(SAMPLE_WAIT_MAX), observer)?;
         observer.set_period_ns(sampler.period_ns());
         let over = state != State::Running;
         if over || kernel.now_ns() >= next_ns {
@@ -84,7 +84,7 @@ fn until_over(
             let budget_ns = match over {
                 // The daemon is ending, so it starts no more moves.
                 true => 0,
-                false => interval_ns / u64::from(ACTING_PART),
+                false => interval_ns / u64::from(MOVING_PART),
             };
             let log: Option<&mut dyn Write> = match &mut log {
                 Some(log) => Some(*log),
@@ -92,7 +92,10 @@ fn until_over(
             };
             let report = daemon.step(observer, kernel, &free, budget_ns, log)?;
             each(&report);
-            if let Some(rate_hz) = report.view.and_then(|view| wanted_rate_hz(view, clock_hz)) {
+            if let Some(rate_hz) = report
+                .view
+                .and_then(|view| requested_rate_hz(view, clock_hz))
+            {
                 sampler.ask_rate(rate_hz);
             }
             next_ns = kernel.now_ns().max(next_ns) + interval_ns;
@@ -114,9 +117,15 @@ mod tests {
             cost_cycles: 0,
         };
         let clock_hz = 2.6e9;
-        assert_eq!(wanted_rate_hz(samples(65_000), clock_hz), Some(40_000.0));
-        assert_eq!(wanted_rate_hz(samples(260_000), clock_hz), Some(10_000.0));
-        assert_eq!(wanted_rate_hz(View::Nothing, clock_hz), Some(RATE_MIN_HZ));
-        assert_eq!(wanted_rate_hz(View::All, clock_hz), None);
+        assert_eq!(requested_rate_hz(samples(65_000), clock_hz), Some(40_000.0));
+        assert_eq!(
+            requested_rate_hz(samples(260_000), clock_hz),
+            Some(10_000.0)
+        );
+        assert_eq!(
+            requested_rate_hz(View::Nothing, clock_hz),
+            Some(RATE_MIN_HZ)
+        );
+        assert_eq!(requested_rate_hz(View::All, clock_hz), None);
     }
 }

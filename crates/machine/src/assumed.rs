@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_description_says_is_not_assumed() {
+    fn described_figures_are_not_assumed() {
         for more in [
             "[processor]\nclock_ghz = 2\n",
             "[memory]\ndirectory_ns = 1\n",

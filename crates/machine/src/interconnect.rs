@@ -111,7 +111,7 @@ impl Carried<'_> {
 /// Maximum number of streams of a prefetcher.
 const STREAMS_MAX: u32 = 256;
 /// Maximum number of steps that a prefetcher is ahead.
-const AHEAD_MAX: u32 = 16;
+const PREFETCH_STEPS_MAX: u32 = 16;
 
 /// A CPU's hardware prefetcher (`[prefetcher]`), which follows streams of misses at equal distances within a page.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -141,7 +141,7 @@ impl Prefetcher {
                 return Err(Fault::Figure { key, value: 0.0 });
             }
         }
-        match self.streams <= STREAMS_MAX && self.steps_ahead <= AHEAD_MAX {
+        match self.streams <= STREAMS_MAX && self.steps_ahead <= PREFETCH_STEPS_MAX {
             true => Ok(()),
             false => Err(Fault::Prefetcher),
         }

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_preset_marks_as_assumed_is_in_its_notes() {
+    fn assumed_figures_of_a_preset_are_in_its_notes() {
         for name in PRESET_NAMES {
             let machine = preset(name).expect(name);
             let text = text(name).expect(name);

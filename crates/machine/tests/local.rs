@@ -114,7 +114,7 @@ fn cpus_that_several_nodes_list_count_to_the_first() {
 }
 
 #[test]
-fn what_the_firmware_rates_is_taken() {
+fn ratings_of_the_firmware_are_used() {
     // Node 4 has memory only, and node 1 has its nearest CPUs. Class 0 of node 0 is a device.
     let file = |name, content| (name, Some(content));
     let root = sysfs(

@@ -12,7 +12,7 @@
 //!
 //! Between a request and its execution a page may change: a store collapses it, memory runs short, an earlier request
 //! moves it. Before copying, the driver therefore asks whether the policy still wants the action
-//! ([`OnlinePolicy::still_wants`]). Afterwards it tells the policy the page's state ([`OnlinePolicy::refused`],
+//! ([`OnlinePolicy::is_still_requested`]). Afterwards it tells the policy the page's state ([`OnlinePolicy::refused`],
 //! [`OnlinePolicy::settled`]).
 //!
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
@@ -349,7 +349,7 @@ pub trait OnlinePolicy {
     }
 
     /// Does the policy still want an action that is about to be carried out?
-    fn still_wants(&self, _action: &Action) -> bool {
+    fn is_still_requested(&self, _action: &Action) -> bool {
         true
     }
 

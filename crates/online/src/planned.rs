@@ -88,7 +88,7 @@ struct Phase {
 }
 
 impl Phase {
-    fn saw(&mut self, thread: ThreadIndex) {
+    fn note_thread(&mut self, thread: ThreadIndex) {
         let first = *self.first.get_or_insert(thread);
         let second = self.number == 0 && thread != first;
         if second || self.alone.is_some_and(|alone| thread != alone) {
@@ -168,7 +168,7 @@ impl OnlinePolicy for Planned {
         } = observation;
         let page = number as usize;
         let phase = self.phase(self.programs[page]);
-        phase.saw(thread);
+        phase.note_thread(thread);
         let phase = *phase;
         let (wanted, rule) = match self.changes[page] {
             PlannedChange::Nothing => return,
@@ -250,7 +250,7 @@ impl OnlinePolicy for Planned {
         self.changes[page as usize] = PlannedChange::Nothing;
     }
 
-    fn still_wants(&self, action: &Action) -> bool {
+    fn is_still_requested(&self, action: &Action) -> bool {
         action.kind != ActionKind::Replicate
             || self.collapses[action.page as usize] <= COLLAPSES_MAX
     }

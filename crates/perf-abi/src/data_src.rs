@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_kernel_says_is_undecoded() {
+    fn values_of_later_kernels_are_undecoded() {
         use level_number::*;
         let known = load_hit(0x80, RAM, 1, 4, SNOOP_HIT) | 15 << 46;
         assert!(!DataSource(known).is_undecoded());

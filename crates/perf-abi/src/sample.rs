@@ -128,7 +128,7 @@ impl Attributes {
     }
 
     /// Whether records of both events can be told apart.
-    pub fn is_laid_out_as(&self, other: &Self) -> bool {
+    pub fn is_distinguishable_from(&self, other: &Self) -> bool {
         self.sample_type == other.sample_type
             && (self.flags ^ other.flags) & flag::SAMPLE_ID_ALL == 0
             || self.id_offset() == Some(0) && other.id_offset() == Some(0)

@@ -135,7 +135,7 @@ impl Dealer<'_> {
     /// their number `objects` is known, in shares.
     fn place_in_turn(&mut self, rule: Rule, team: &str, objects: u32) -> Result<Vec<Rule>, Error> {
         if rule.subject != subject::CALL_SITE {
-            return Err(Error::NotOfCallSite {
+            return Err(Error::NeedsCallSite {
                 rule: self.name.to_owned(),
             });
         }

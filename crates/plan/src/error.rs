@@ -76,9 +76,9 @@ pub enum Error {
         known: String,
     },
     #[error(
-        "{rule}: `round-robin` deals the objects of one call site, which this is not; name a `function:`"
+        "{rule}: `round-robin` and `object-blocks` place the objects of one call site: name a `function:`"
     )]
-    NotOfCallSite { rule: String },
+    NeedsCallSite { rule: String },
     #[error("the machine {machine} has no CPU to run threads on")]
     NoCpu { machine: String },
     #[error("the plan is too large for its compact form: more than 4 GiB of {what}")]

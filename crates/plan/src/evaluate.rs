@@ -161,7 +161,11 @@ impl Compact {
     ///
     /// Linux interleaves anonymous memory by page number in the address space, whichever thread touches a page first:
     /// page `n` goes to `nodes[n % nodes.len()]` (`get_vma_policy` and `interleave_nid` in mm/mempolicy.c).
-    pub fn rest(&self, executable: ModuleName<'_>, rank: Option<u32>) -> Option<Vec<NodeId>> {
+    pub fn unmatched_nodes(
+        &self,
+        executable: ModuleName<'_>,
+        rank: Option<u32>,
+    ) -> Option<Vec<NodeId>> {
         let rules = self.rules(executable, rank);
         let rule = rules
             .iter()

@@ -349,14 +349,14 @@ pub struct Program {
 
 /// Layout of a plan's threads, as `nearpage run --threads` pins them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum ThreadLayout {
     /// Threads fill one node after the other, as few nodes as hold them.
     Compact,
     /// Threads go round the nodes.
     Scatter,
 }
 
-impl Layout {
+impl ThreadLayout {
     /// Both layouts, in the order in which they are tried.
     pub const ALL: [Self; 2] = [Self::Compact, Self::Scatter];
 
@@ -374,11 +374,11 @@ impl Layout {
     }
 }
 
-impl From<Layout> for ThreadPlacement {
-    fn from(layout: Layout) -> Self {
+impl From<ThreadLayout> for ThreadPlacement {
+    fn from(layout: ThreadLayout) -> Self {
         match layout {
-            Layout::Compact => Self::Compact,
-            Layout::Scatter => Self::Scatter,
+            ThreadLayout::Compact => Self::Compact,
+            ThreadLayout::Scatter => Self::Scatter,
         }
     }
 }
@@ -417,7 +417,7 @@ pub struct Plan {
     /// Unit of page runs, in bytes.
     pub page_bytes: u64,
     /// Layout of its threads; none: the plan does not say.
-    pub threads: Option<Layout>,
+    pub threads: Option<ThreadLayout>,
     /// Prediction for the whole plan; none in a plan that was written by hand.
     pub predicted: Option<PlanPrediction>,
     /// Teams; patterns without a team mean the first.
@@ -452,7 +452,7 @@ impl Plan {
     }
 
     /// The decision about unmatched memory.
-    pub fn rest(&self) -> Option<&Decision> {
+    pub fn unmatched(&self) -> Option<&Decision> {
         let mut decisions = self.decisions.iter();
         decisions.find(|decision| decision.subject == Subject::Unmatched)
     }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_one_plan_refuses_a_jobs() {
+    fn commands_for_one_plan_refuse_job_plans() {
         let error = Plan::from_toml(FILE, "p").unwrap_err();
         assert!(matches!(error, Error::Syntax { line: 2, .. }), "{error}");
         assert!(error.to_string().contains("nearpage run --plan"), "{error}");

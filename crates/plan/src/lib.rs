@@ -49,8 +49,9 @@ mod translate;
 pub use error::{Error, SyntaxError};
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
-    BuildId, CallSiteFrame, Decision, Effect, Layout, NodeWeights, OnlineMigration, Owner, PageRun,
-    Phase, Placement, Plan, Program, REVERSED, Start, Subject, Team, team_and_order, threads_of,
+    BuildId, CallSiteFrame, Decision, Effect, NodeWeights, OnlineMigration, Owner, PageRun, Phase,
+    Placement, Plan, Program, REVERSED, Start, Subject, Team, ThreadLayout, team_and_order,
+    threads_of,
 };
 pub use job::{GroupPlan, JobPlan, PartChoice, PlanFile, Rank, RankList};
 pub use libraries::SearchPaths;

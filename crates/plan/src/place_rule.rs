@@ -8,7 +8,7 @@ use crate::size::{bytes_of, print_size};
 use crate::{CallSiteFrame, Error, Placement, Subject};
 
 /// Placements of unmatched memory, for messages.
-pub(crate) const REST_PLACEMENT: &str =
+pub(crate) const UNMATCHED_PLACEMENTS: &str =
     "unmatched memory can be `interleave`, over nodes without weights, `node:1` or `first-touch`";
 
 /// `WHAT=WHERE`: what to place, and where.
@@ -79,7 +79,7 @@ impl PlaceRule {
             ));
         }
         if subject == Subject::Unmatched && !placement.fits_unmatched() {
-            return Err(fault(REST_PLACEMENT.to_owned()));
+            return Err(fault(UNMATCHED_PLACEMENTS.to_owned()));
         }
         Ok(Self { subject, placement })
     }

@@ -20,7 +20,7 @@ use nearpage_recording::ThreadIndex;
 
 use crate::blocks::{cyclic, over_part};
 use crate::context::Context;
-use crate::holder::{Holder, Layout};
+use crate::holder::{Holder, ResolvedPlacement};
 use crate::parameters::Parameters;
 use crate::place::Places;
 
@@ -33,7 +33,7 @@ pub(crate) enum Equation {
 
 /// A page that was accessed, and the place chosen for it.
 #[derive(Clone, Debug, PartialEq)]
-struct Choice {
+struct ChosenPlace {
     page: u64,
     place: usize,
     histogram: Vec<(usize, f64)>,
@@ -62,10 +62,11 @@ pub(crate) fn place(
             return None;
         }
         for candidate in candidates(context, group, &choices) {
-            let Some(layout) = Layout::new(&candidate, context, group.size_bytes) else {
+            let Some(resolved) = ResolvedPlacement::new(&candidate, context, group.size_bytes)
+            else {
                 continue;
             };
-            let loss = loss(&choices, &layout, places, equation, unit);
+            let loss = loss(&choices, &resolved, places, equation, unit);
             if loss <= parameters.slack {
                 let why = format!(
                     "{} sampled, and page runs would be better by {} only",
@@ -80,7 +81,7 @@ pub(crate) fn place(
             .div_ceil(unit)
             .max(choices.last().map_or(0, |choice| choice.page + 1));
         let pattern = pattern_placement(context, group)
-            .and_then(|placement| Layout::new(&placement, context, group.size_bytes));
+            .and_then(|placement| ResolvedPlacement::new(&placement, context, group.size_bytes));
         let runs = runs(&choices, pages, |page| {
             pattern
                 .as_ref()?
@@ -173,14 +174,19 @@ fn best_place(histogram: &[(usize, f64)], places: &Places, equation: Equation) -
     }
 }
 
-fn choices(affinity: &Affinity, places: &Places, equation: Equation, unit: u64) -> Vec<Choice> {
+fn choices(
+    affinity: &Affinity,
+    places: &Places,
+    equation: Equation,
+    unit: u64,
+) -> Vec<ChosenPlace> {
     let page_of = |cell: &Cell| u64::from(cell.page) * affinity.page_bytes / unit;
     affinity
         .cells
         .chunk_by(|a, b| page_of(a) == page_of(b))
         .filter_map(|cells| {
             let histogram = places.histogram(cells);
-            Some(Choice {
+            Some(ChosenPlace {
                 page: page_of(&cells[0]),
                 place: best_place(&histogram, places, equation)?,
                 histogram,
@@ -204,7 +210,7 @@ pub(crate) fn hints(
 }
 
 /// Simpler placements that may do as well: the whole object near one thread, and the object's pattern.
-fn candidates(context: &Context, group: &ObjectGroup, choices: &[Choice]) -> Vec<Placement> {
+fn candidates(context: &Context, group: &ObjectGroup, choices: &[ChosenPlace]) -> Vec<Placement> {
     let mut candidates = Vec::new();
     let one_place = choices
         .iter()
@@ -246,10 +252,11 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
     }
 }
 
-/// How much worse than the choices a layout is, as a share of the accesses made local (Eq. 1) or of the cost (Eq. 2).
+/// How much worse than the choices a placement is, as a share of the accesses made local (Eq. 1) or of the cost (Eq.
+/// 2).
 fn loss(
-    choices: &[Choice],
-    layout: &Layout,
+    choices: &[ChosenPlace],
+    resolved: &ResolvedPlacement,
     places: &Places,
     equation: Equation,
     unit: u64,
@@ -257,7 +264,7 @@ fn loss(
     let mut best = 0.0;
     let mut found = 0.0;
     for choice in choices {
-        let holder = layout.holder(choice.page * unit + unit / 2);
+        let holder = resolved.holder(choice.page * unit + unit / 2);
         let Some(place) = holder.place(places) else {
             return f64::INFINITY;
         };
@@ -284,7 +291,7 @@ fn loss(
 }
 
 /// Runs that cover all `pages`; see "Silent pages" above.
-fn runs(choices: &[Choice], pages: u64, pattern: impl Fn(u64) -> Option<usize>) -> Vec<Run> {
+fn runs(choices: &[ChosenPlace], pages: u64, pattern: impl Fn(u64) -> Option<usize>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut push = |first: u64, end: u64, place: usize| {
         if first >= end {
@@ -302,24 +309,24 @@ fn runs(choices: &[Choice], pages: u64, pattern: impl Fn(u64) -> Option<usize>) 
         let middle = before
             .map_or(next, |before| (before.page + choice.page) / 2 + 1)
             .clamp(next, choice.page);
-        silent(
+        push_unsampled(
             next,
             middle,
             before.unwrap_or(choice).place,
             &pattern,
             &mut push,
         );
-        silent(middle, choice.page, choice.place, &pattern, &mut push);
+        push_unsampled(middle, choice.page, choice.place, &pattern, &mut push);
         push(choice.page, choice.page + 1, choice.place);
         next = choice.page + 1;
     }
     if let Some(last) = choices.last() {
-        silent(next, pages, last.place, &pattern, &mut push);
+        push_unsampled(next, pages, last.place, &pattern, &mut push);
     }
     runs
 }
 
-fn silent(
+fn push_unsampled(
     first: u64,
     end: u64,
     neighbour: usize,
@@ -339,7 +346,7 @@ fn owned(
     affinity: &Affinity,
     runs: &[Run],
     unit: u64,
-    pattern: Option<&Layout>,
+    pattern: Option<&ResolvedPlacement>,
 ) -> Vec<PageRun> {
     let scale = unit / context.page_bytes;
     let cells = &affinity.cells;
@@ -400,9 +407,9 @@ mod tests {
             sampled in prop::collection::btree_map(0u64..60, 0usize..3, 1..20),
             patterned in any::<bool>(),
         ) {
-            let choices: Vec<Choice> = sampled
+            let choices: Vec<ChosenPlace> = sampled
                 .iter()
-                .map(|(&page, &place)| Choice { page, place, histogram: vec![(place, 1.0)] })
+                .map(|(&page, &place)| ChosenPlace { page, place, histogram: vec![(place, 1.0)] })
                 .collect();
             let runs = runs(&choices, 64, |page| patterned.then_some(page as usize / 16));
             prop_assert_eq!(runs[0].first, 0);

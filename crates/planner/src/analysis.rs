@@ -45,7 +45,7 @@ impl Analysis {
             operations,
             ..Options::default()
         };
-        let accesses = Watched {
+        let accesses = CountedAccesses {
             recording: &recording,
             read: AtomicU64::new(0),
             watch,
@@ -61,13 +61,13 @@ impl Analysis {
 }
 
 /// Accesses of a recording, whose chunks are counted as they are read.
-struct Watched<'a> {
+struct CountedAccesses<'a> {
     recording: &'a Recording,
     read: AtomicU64,
     watch: &'a (dyn Fn(u64, u64) + Sync),
 }
 
-impl AccessChunks for Watched<'_> {
+impl AccessChunks for CountedAccesses<'_> {
     fn chunks(&self) -> usize {
         self.recording.chunks()
     }

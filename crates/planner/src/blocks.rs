@@ -9,7 +9,7 @@ use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
 use crate::effect::share_near;
-use crate::holder::{Holder, Layout};
+use crate::holder::{Holder, ResolvedPlacement};
 
 /// A block size that enforcement can do: see "Whole pages" in `object.rs`.
 pub(crate) fn whole_pages(block_bytes: u64, size_bytes: u64, page_bytes: u64) -> u64 {
@@ -101,9 +101,9 @@ pub(crate) fn by_owner(
     placement: &Placement,
 ) -> Option<f64> {
     let unit = group.affinity.page_bytes;
-    let layout = Layout::new(placement, context, group.size_bytes)?;
+    let resolved = ResolvedPlacement::new(placement, context, group.size_bytes)?;
     share_near(context, group, true, |page| {
-        match layout.holder(u64::from(page) * unit + unit / 2) {
+        match resolved.holder(u64::from(page) * unit + unit / 2) {
             Holder::Thread(thread) => Some(thread),
             Holder::Node(_) | Holder::Spread(_) | Holder::Everywhere => None,
         }

@@ -22,7 +22,7 @@ use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::effect::Tally;
 use crate::group::{first_touched, worth_deciding};
-use crate::holder::{Holder, Layout, of_instance};
+use crate::holder::{Holder, ResolvedPlacement, of_instance};
 use crate::instances::picks;
 use crate::parameters::{Parameters, Policy};
 use crate::placed_accesses::{Placing, placed_accesses};
@@ -91,7 +91,8 @@ pub(crate) fn tested(
         let again = decide(policy, &again, &of_resample);
         let is_same = |&position: &usize| {
             let (group, half) = (&groups[position], &resample.objects[position]);
-            let stands = stands((&context, group), (&of_half, half), &again, parameters);
+            let stands =
+                is_confirmed_by_half((&context, group), (&of_half, half), &again, parameters);
             stood[position].0 += 1;
             stood[position].1 += u32::from(stands);
             places_alike(&context, group, [plan, &again])
@@ -110,7 +111,7 @@ pub(crate) fn tested(
 
 /// True if a plan made from half of a group's samples makes no fewer accesses of the other half local than first touch
 /// does.
-fn stands(
+fn is_confirmed_by_half(
     (context, all): (&Context, &ObjectGroup),
     (of_half, half): (&Context, &ObjectGroup),
     plan: &Plan,
@@ -180,7 +181,7 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
         let about = decisions_about(plan, context, group, own.as_ref());
         let mut about: Vec<&Decision> = about.iter().map(|&at| &plan.decisions[at]).collect();
         if about.is_empty() && may_be_unmatched(group) {
-            about.extend(plan.rest());
+            about.extend(plan.unmatched());
         }
         about
     });
@@ -200,18 +201,22 @@ fn places_alike(context: &Context, group: &ObjectGroup, plans: [&Plan; 2]) -> bo
 /// Spots of the sampled pages, under one decision about all of them.
 fn of_pages(context: &Context, group: &ObjectGroup, about: Option<&Decision>) -> Vec<Spot> {
     let affinity = &group.affinity;
-    let mut pages: Vec<u32> = affinity.told_by().iter().map(|cell| cell.page).collect();
+    let mut pages: Vec<u32> = affinity
+        .pattern_cells()
+        .iter()
+        .map(|cell| cell.page)
+        .collect();
     pages.dedup();
     let offset = |page: u32| u64::from(page) * affinity.page_bytes + affinity.page_bytes / 2;
-    let layout = about.and_then(|about| {
-        let layout = Layout::new(&about.placement, context, group.size_bytes)?;
-        Some((layout, about.start))
+    let resolved = about.and_then(|about| {
+        let resolved = ResolvedPlacement::new(&about.placement, context, group.size_bytes)?;
+        Some((resolved, about.start))
     });
     let step = pages.len().div_ceil(COMPARED_MAX).max(1);
     let pages = pages.iter().step_by(step);
     pages
-        .map(|&page| match &layout {
-            Some((layout, start)) => spot(context, layout.holder(offset(page)), *start),
+        .map(|&page| match &resolved {
+            Some((resolved, start)) => spot(context, resolved.holder(offset(page)), *start),
             None => Spot::FirstTouch,
         })
         .collect()
@@ -229,8 +234,8 @@ fn of_instances(context: &Context, group: &ObjectGroup, about: &[&Decision]) -> 
         if let Some(holder) = of_instance(&decision.placement, context, object.order) {
             return Some(spot(context, holder, decision.start));
         }
-        let layout = Layout::new(&decision.placement, context, group.size_bytes)?;
-        Some(spot(context, layout.holder(0), decision.start))
+        let resolved = ResolvedPlacement::new(&decision.placement, context, group.size_bytes)?;
+        Some(spot(context, resolved.holder(0), decision.start))
     };
     let instances = instances.iter().step_by(step);
     instances
@@ -306,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_stand_the_test_is_left_to_first_touch_and_the_decision_says_why() {
+    fn unconfirmed_decisions_become_first_touch_with_a_reason() {
         with_blocks(|_, input| {
             let parameters = Parameters::default();
             let plan = decide(Policy::Object, input, &parameters);

@@ -6,7 +6,7 @@ use nearpage_attribution::ObjectGroup;
 use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
-use crate::holder::{Holder, Layout};
+use crate::holder::{Holder, ResolvedPlacement};
 
 /// Sums over accesses under a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -100,29 +100,33 @@ impl Tally {
     }
 }
 
-/// A group's accesses under a layout, without its initialisation.
-pub(crate) fn under_layout<C: Count>(context: &Context, group: &ObjectGroup, layout: &Layout) -> C {
+/// A group's accesses under a placement, without its initialisation.
+pub(crate) fn under_placement<C: Count>(
+    context: &Context,
+    group: &ObjectGroup,
+    resolved: &ResolvedPlacement,
+) -> C {
     let unit = group.affinity.page_bytes;
     let mut counts = C::default();
     for cell in &group.affinity.cells {
-        let holder = layout.holder(u64::from(cell.page) * unit + unit / 2);
+        let holder = resolved.holder(u64::from(cell.page) * unit + unit / 2);
         counts.add(context, Part::Use, cell.thread, cell.accesses(), holder);
     }
     counts
 }
 
-/// Adds a group's initialisation: under a layout, or, without one, with pages where first touch puts them.
+/// Adds a group's initialisation: under a placement, or, without one, with pages where first touch puts them.
 pub(crate) fn add_initialisation<C: Count>(
     context: &Context,
     group: &ObjectGroup,
-    layout: Option<&Layout>,
+    resolved: Option<&ResolvedPlacement>,
     counts: &mut C,
 ) {
     let unit = group.affinity.page_bytes;
     let touches = LazyCell::new(|| context.first_touches(group));
     for cell in &group.affinity.initialisation {
-        let holder = match layout {
-            Some(layout) => layout.holder(u64::from(cell.page) * unit + unit / 2),
+        let holder = match resolved {
+            Some(resolved) => resolved.holder(u64::from(cell.page) * unit + unit / 2),
             None => Holder::Thread(touches.toucher(cell.page).unwrap_or(cell.thread)),
         };
         let part = Part::Initialisation;

@@ -7,9 +7,9 @@ use nearpage_recording::ObjectKind;
 
 use crate::affinity::{self, Equation};
 use crate::context::Context;
-use crate::effect::{Tally, share_near, under_first_touch, under_layout};
-use crate::holder::Layout;
-use crate::instances::{self, DealtInstances, Instances};
+use crate::effect::{Tally, share_near, under_first_touch, under_placement};
+use crate::holder::ResolvedPlacement;
+use crate::instances::{self, Instances, TeamInstances};
 use crate::parameters::{Parameters, Policy};
 use crate::placed_accesses::{Placing, placed_accesses};
 use crate::{interleave, object};
@@ -36,9 +36,10 @@ pub(crate) fn decided(
     rule: &str,
 ) -> Decision {
     let (accesses, cost_share) = context.part(group);
-    let local_after = Layout::new(&placement, context, group.size_bytes).map_or(0.0, |layout| {
-        under_layout::<Tally>(context, group, &layout).local_share()
-    });
+    let local_after = ResolvedPlacement::new(&placement, context, group.size_bytes)
+        .map_or(0.0, |resolved| {
+            under_placement::<Tally>(context, group, &resolved).local_share()
+        });
     Decision {
         name: context.names.of(group),
         subject,
@@ -73,8 +74,8 @@ pub(crate) fn decide_group(
     let runs = match instances {
         Instances::OwnToucher => return Vec::new(),
         Instances::Runs(runs) => runs,
-        Instances::Dealt(instances) => {
-            let decision = dealt(context, group, subject, &instances);
+        Instances::ByTeam(instances) => {
+            let decision = team_instances_decision(context, group, subject, &instances);
             return decision.into_iter().collect();
         }
         Instances::Together => {
@@ -125,12 +126,12 @@ pub(crate) fn decide_group(
         .collect()
 }
 
-/// The decision that deals a call site's objects to the threads of a team; none for groups without a call site.
-fn dealt(
+/// The decision that distributes a call site's objects among a team's threads; none for groups without a call site.
+fn team_instances_decision(
     context: &Context,
     group: &ObjectGroup,
     subject: &Subject,
-    instances: &DealtInstances,
+    instances: &TeamInstances,
 ) -> Option<Decision> {
     let Subject::CallSite {
         frames, size_bytes, ..
@@ -209,10 +210,10 @@ fn first_touch_does_as_well(
     let Some(before) = under_first_touch::<Tally>(context, group) else {
         return false;
     };
-    let Some(layout) = Layout::new(placement, context, group.size_bytes) else {
+    let Some(resolved) = ResolvedPlacement::new(placement, context, group.size_bytes) else {
         return false;
     };
-    let after: Tally = under_layout(context, group, &layout);
+    let after: Tally = under_placement(context, group, &resolved);
     match equation {
         Equation::Uniform => before.local_share() + parameters.slack >= after.local_share(),
         Equation::HopSensitive => {
@@ -222,7 +223,7 @@ fn first_touch_does_as_well(
     }
 }
 
-const KEPT_APART: &str = "left where it is touched first, unlike what is around it";
+const KEPT_AT_FIRST_TOUCH: &str = "kept at first touch, although the memory around it is placed";
 
 /// The decision that leaves a group to first touch, unlike the memory around it.
 pub(crate) fn first_touched(
@@ -231,7 +232,13 @@ pub(crate) fn first_touched(
     subject: Subject,
     parameters: &Parameters,
 ) -> Decision {
-    let mut decision = decided(context, group, subject, Placement::FirstTouch, KEPT_APART);
+    let mut decision = decided(
+        context,
+        group,
+        subject,
+        Placement::FirstTouch,
+        KEPT_AT_FIRST_TOUCH,
+    );
     let found = placed_accesses::<Tally>(context, group, Placing::Decided(&[]), parameters);
     decision.effect.local_after = found.map_or(0.0, |(_, found)| found.local_share());
     decision

@@ -82,8 +82,8 @@ pub(crate) fn of_instance<'a>(
                 .get(share as usize)
                 .map(|&thread| Holder::Thread(thread))
         }
-        Placement::Whole(_) => match Layout::new(placement, context, 0)? {
-            Layout::Whole(holder) => Some(holder),
+        Placement::Whole(_) => match ResolvedPlacement::new(placement, context, 0)? {
+            ResolvedPlacement::Whole(holder) => Some(holder),
             _ => None,
         },
         _ => None,
@@ -91,7 +91,7 @@ pub(crate) fn of_instance<'a>(
 }
 
 /// A placement with its owners looked up, which gives the holder of each offset.
-pub(crate) enum Layout<'a> {
+pub(crate) enum ResolvedPlacement<'a> {
     Shares {
         threads: Cow<'a, [ThreadIndex]>,
         size_bytes: u64,
@@ -112,7 +112,7 @@ pub(crate) enum Layout<'a> {
     Everywhere,
 }
 
-impl<'a> Layout<'a> {
+impl<'a> ResolvedPlacement<'a> {
     /// `None` for first touch, for owners that the recording does not have, and for placements that deal objects by
     /// their number ([`of_instance`]).
     pub fn new(placement: &Placement, context: &Context<'a>, size_bytes: u64) -> Option<Self> {

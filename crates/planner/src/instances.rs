@@ -26,12 +26,12 @@ pub(crate) enum Instances {
     /// Runs of instances, each with its main user.
     Runs(Vec<InstanceRun>),
     /// The user of an instance follows from its number.
-    Dealt(DealtInstances),
+    ByTeam(TeamInstances),
 }
 
 /// Instances that the threads of a team use in turn, or each an equal share of them, in the order of allocation.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DealtInstances {
+pub(crate) struct TeamInstances {
     /// The allocating thread's order of creation in the process.
     pub allocator: u32,
     /// The placement that deals the instances to threads.
@@ -146,10 +146,10 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
     let is_only = by_allocator.len() == 1;
     if is_only
         && let Some((&allocator, cells)) = by_allocator.first_key_value()
-        && let Some((team, share)) = dealt(context, cells, |number, threads| number % threads)
+        && let Some((team, share)) = best_team(context, cells, |number, threads| number % threads)
         && share >= parameters.instance_share_min
     {
-        return Instances::Dealt(DealtInstances {
+        return Instances::ByTeam(TeamInstances {
             allocator,
             placement: Placement::RoundRobin { team },
             share,
@@ -158,10 +158,10 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
     let objects = u32::try_from(group.instances).unwrap_or(u32::MAX);
     let in_blocks = by_allocator.first_key_value().filter(|_| is_only);
     let in_blocks = in_blocks.and_then(|(&allocator, cells)| {
-        let (team, share) = dealt(context, cells, |number, threads| {
+        let (team, share) = best_team(context, cells, |number, threads| {
             share_of_object(number, objects, threads)
         })?;
-        Some(DealtInstances {
+        Some(TeamInstances {
             allocator,
             placement: Placement::ObjectBlocks { objects, team },
             share,
@@ -188,8 +188,8 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
         true => Instances::Together,
         false => match in_blocks {
             // A rule by number also fits a run with another number of objects.
-            Some(dealt) if dealt.share * accesses >= BLOCKS_PART_MIN * by_user => {
-                Instances::Dealt(dealt)
+            Some(in_blocks) if in_blocks.share * accesses >= BLOCKS_PART_MIN * by_user => {
+                Instances::ByTeam(in_blocks)
             }
             _ => Instances::Runs(runs),
         },
@@ -202,7 +202,7 @@ const BLOCKS_PART_MIN: f64 = 0.95;
 /// The team to which `rule` deals instances best, and the share of accesses by the thread that an instance is dealt to.
 /// `rule` maps an instance's number and a number of threads to a thread's position. A joined team counts only if no
 /// other team does as well.
-fn dealt(
+fn best_team(
     context: &Context,
     cells: &[Cell],
     rule: impl Fn(u32, u32) -> u32,
@@ -227,7 +227,7 @@ fn dealt(
 pub(crate) fn touched_by_users(context: &Context, group: &ObjectGroup) -> bool {
     let objects = &context.tables.objects;
     let mut allocators = group
-        .samples
+        .listed_instances
         .iter()
         .filter_map(|id| objects.get(id.0 as usize)?.thread);
     let Some(allocator) = allocators.next() else {

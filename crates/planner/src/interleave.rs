@@ -11,7 +11,10 @@ use crate::context::Context;
 /// Round-robin over all nodes. Nodes are not named, so the plan serves machines with other nodes; also, it depends on
 /// chance which threads were sampled on an object. `None` if all its threads run on one of several nodes: first touch
 /// by any of them is local already.
-pub(crate) fn over_users(context: &Context, group: &ObjectGroup) -> Option<Placement> {
+pub(crate) fn unless_users_share_a_node(
+    context: &Context,
+    group: &ObjectGroup,
+) -> Option<Placement> {
     let users: BTreeSet<NodeId> = group
         .threads
         .iter()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearpage_attribution::{Attribution, counted_as};
 use nearpage_machine::{CpuId, CpuList, Machine, NodeId, ThreadPlacement, thread_cpus};
-use nearpage_plan::Layout;
+use nearpage_plan::ThreadLayout;
 use nearpage_recording::{Recording, Thread, ThreadIndex, ThreadPinning};
 
 /// Share of a thread's accesses that come from the node of its layout. A pinned thread makes nearly all of its accesses
@@ -21,14 +21,14 @@ const THERE_MIN: f64 = 0.9;
 pub fn recorded_layout<'a>(
     threads: &[Thread],
     machine: &Machine,
-    said: Option<Layout>,
+    said: Option<ThreadLayout>,
     cpus: impl Fn(ThreadIndex) -> &'a [(CpuId, f64)],
-) -> Option<Layout> {
+) -> Option<ThreadLayout> {
     let by_team = laid_out_together(threads, |thread| {
         ((thread.pid, thread.team.as_str()), thread.team_index)
     });
     let by_creation = laid_out_together(threads, |thread| (thread.pid, thread.order));
-    let fits = |group: &[ThreadIndex], layout: Layout, round: usize| {
+    let fits = |group: &[ThreadIndex], layout: ThreadLayout, round: usize| {
         let nodes = thread_cpus(machine, round, layout.into(), None);
         let nodes = nodes.iter().map(|&cpu| machine.node_of(cpu)).cycle();
         let mut ran = group.iter().map(|&thread| cpus(thread)).zip(nodes);
@@ -38,7 +38,7 @@ pub fn recorded_layout<'a>(
         let mut threads = group.iter();
         threads.any(|&thread| !cpus(thread).is_empty())
     };
-    let tried = said.into_iter().chain(Layout::ALL);
+    let tried = said.into_iter().chain(ThreadLayout::ALL);
     by_creation.iter().any(ran).then_some(())?;
     let machine_cpus = machine.cpus().as_slice().len();
     tried.into_iter().find(|&layout| {
@@ -120,10 +120,10 @@ pub(crate) fn has_recorded_cpus(
 }
 
 /// The layout that threads were pinned in; none if they were not pinned, or pinned by a plan.
-pub(crate) fn pinned_layout(pinning: ThreadPinning) -> Option<Layout> {
+pub(crate) fn pinned_layout(pinning: ThreadPinning) -> Option<ThreadLayout> {
     match pinning {
-        ThreadPinning::Compact => Some(Layout::Compact),
-        ThreadPinning::Scatter => Some(Layout::Scatter),
+        ThreadPinning::Compact => Some(ThreadLayout::Compact),
+        ThreadPinning::Scatter => Some(ThreadLayout::Scatter),
         ThreadPinning::None | ThreadPinning::Plan => None,
     }
 }
@@ -193,9 +193,9 @@ mod tests {
     fn layout(
         name: &str,
         threads: &[Thread],
-        said: Option<Layout>,
+        said: Option<ThreadLayout>,
         cpus: &[u32],
-    ) -> Option<Layout> {
+    ) -> Option<ThreadLayout> {
         let machine = preset(name).expect("preset");
         let ran: Vec<[(CpuId, f64); 1]> = cpus.iter().map(|&cpu| [(CpuId(cpu), 5.0)]).collect();
         recorded_layout(threads, &machine, said, |thread| {
@@ -213,20 +213,20 @@ mod tests {
         let compact = [5, 4, 3, 2, 1, 0, 11, 8];
         assert_eq!(
             layout("amd48", &team, None, &compact),
-            Some(Layout::Compact)
+            Some(ThreadLayout::Compact)
         );
         let scatter = [3, 6, 12, 18, 24, 30, 36, 47];
         assert_eq!(
             layout("amd48", &team, None, &scatter),
-            Some(Layout::Scatter)
+            Some(ThreadLayout::Scatter)
         );
         assert_eq!(
-            layout("amd48", &team, Some(Layout::Scatter), &compact),
-            Some(Layout::Compact)
+            layout("amd48", &team, Some(ThreadLayout::Scatter), &compact),
+            Some(ThreadLayout::Compact)
         );
         let four_and_four = [0, 1, 2, 3, 6, 7, 8, 9];
         assert_eq!(
-            layout("amd48", &team, Some(Layout::Compact), &four_and_four),
+            layout("amd48", &team, Some(ThreadLayout::Compact), &four_and_four),
             None
         );
         // Each node has the right number of threads, but the nodes are swapped.
@@ -238,9 +238,9 @@ mod tests {
     fn the_recorded_layout_counts_where_both_are_the_same() {
         let team = openmp(4);
         for (said, found) in [
-            (Some(Layout::Compact), Layout::Compact),
-            (Some(Layout::Scatter), Layout::Scatter),
-            (None, Layout::Compact),
+            (Some(ThreadLayout::Compact), ThreadLayout::Compact),
+            (Some(ThreadLayout::Scatter), ThreadLayout::Scatter),
+            (None, ThreadLayout::Compact),
         ] {
             assert_eq!(layout("opteron-4", &team, said, &[0, 1, 2, 3]), Some(found));
         }
@@ -249,8 +249,14 @@ mod tests {
     #[test]
     fn threads_that_did_nothing_do_not_count() {
         let team = openmp(3);
-        assert_eq!(layout("amd48", &team, None, &[0, 6]), Some(Layout::Scatter));
-        assert_eq!(layout("amd48", &team, Some(Layout::Compact), &[]), None);
+        assert_eq!(
+            layout("amd48", &team, None, &[0, 6]),
+            Some(ThreadLayout::Scatter)
+        );
+        assert_eq!(
+            layout("amd48", &team, Some(ThreadLayout::Compact), &[]),
+            None
+        );
     }
 
     #[test]
@@ -262,24 +268,24 @@ mod tests {
         let by_team = [0, 0, 1, 2, 3, 4, 5, 6];
         assert_eq!(
             layout("amd48", &team, None, &by_team),
-            Some(Layout::Compact)
+            Some(ThreadLayout::Compact)
         );
         let in_order = [0, 1, 2, 3, 4, 5, 6, 7];
         assert_eq!(
             layout("amd48", &team, None, &in_order),
-            Some(Layout::Compact)
+            Some(ThreadLayout::Compact)
         );
         let in_order = [0, 6, 12, 18, 24, 30, 36, 42];
         assert_eq!(
             layout("amd48", &team, None, &in_order),
-            Some(Layout::Scatter)
+            Some(ThreadLayout::Scatter)
         );
     }
 
     #[test]
     fn threads_beyond_the_cpus_begin_anew() {
         let machine = preset("intel32").expect("preset");
-        for wanted in Layout::ALL {
+        for wanted in ThreadLayout::ALL {
             let cpus = thread_cpus(&machine, 32, wanted.into(), None);
             let cpus: Vec<u32> = cpus.iter().cycle().take(35).map(|cpu| cpu.0).collect();
             let mut members = vec![("main", 0), ("server", 0)];
@@ -302,7 +308,7 @@ mod tests {
                 0 => &first,
                 _ => &second,
             })
-            .map(Layout::as_str)
+            .map(ThreadLayout::as_str)
         };
         assert_eq!(at(0.0), Some("compact"));
         assert_eq!(at(0.09), Some("compact"));
@@ -316,7 +322,7 @@ mod tests {
         fn pinned_threads_are_recognised(
             name in prop::sample::select(vec!["amd48", "opteron-4", "intel32", "flash-8"]),
             count in 1u32..100,
-            wanted in prop::sample::select(Layout::ALL.to_vec()),
+            wanted in prop::sample::select(ThreadLayout::ALL.to_vec()),
         ) {
             let machine = preset(name).expect("preset");
             let cpus = thread_cpus(&machine, count as usize, ThreadPlacement::from(wanted), None);

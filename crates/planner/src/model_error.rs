@@ -12,9 +12,9 @@ const BENCHMARK: [(MachineClass, f64, f64, f64, u32); 3] = [
     (MachineClass::MemoryOnlyNodes, 0.0, 0.0, 0.0, 0),
 ];
 /// Predicted savings below this share of the time count as no saving.
-const NOTHING: f64 = 0.0005;
+const NO_SAVING: f64 = 0.0005;
 /// Relative difference up to which distances of remote nodes count as equal.
-const EVEN: f64 = 0.15;
+const EVEN_DIFFERENCE_MAX: f64 = 0.15;
 /// Measured pairs of a class from which on their errors replace those of the benchmark.
 const PAIRS_MIN: usize = 20;
 
@@ -52,7 +52,7 @@ impl MachineClass {
             .collect();
         let least = distances.iter().copied().fold(f64::INFINITY, f64::min);
         let most = distances.iter().copied().fold(0.0, f64::max);
-        match most > (1.0 + EVEN) * least {
+        match most > (1.0 + EVEN_DIFFERENCE_MAX) * least {
             true => Self::SeveralHops,
             false => Self::OneHop,
         }
@@ -164,7 +164,10 @@ fn learned(class: MachineClass, pairs: &[Change]) -> ModelError {
 
 /// Greatest predicted saving up to which most plans, and all of them together, lost time; 0 where there is none.
 fn turns_below(pairs: &[Change]) -> f64 {
-    let saves = pairs.iter().copied().filter(|one| one.predicted < -NOTHING);
+    let saves = pairs
+        .iter()
+        .copied()
+        .filter(|one| one.predicted < -NO_SAVING);
     let mut savings: Vec<Change> = saves.collect();
     savings.sort_by(|one, other| other.predicted.total_cmp(&one.predicted));
     let (mut lost, mut sum, mut below) = (0, 0.0, 0.0);

@@ -38,7 +38,7 @@ use crate::{affinity, interleave};
 
 /// The first of two patterns in turn is taken if its owners make this share of the accesses that the other's owners
 /// make.
-const ABOUT_AS_MANY: f64 = 0.6;
+const FIRST_PATTERN_RATIO_MIN: f64 = 0.6;
 
 /// The placement of an object's pages, and the rule in words; none: left to first touch.
 pub(crate) fn place(
@@ -70,7 +70,8 @@ fn by_pattern(
             let most = found.iter().map(owned).fold(0.0, f64::max);
             // If accesses are about equal, the pattern with the simpler rule is taken, which comes first.
             let mut found = found.into_iter();
-            let (placement, rule) = found.find(|one| owned(one) >= ABOUT_AS_MANY * most)?;
+            let (placement, rule) =
+                found.find(|one| owned(one) >= FIRST_PATTERN_RATIO_MIN * most)?;
             Some((
                 placement,
                 format!(
@@ -108,11 +109,11 @@ fn by_pattern(
             parts(context, group, parameters)
         }
         Pattern::Shared => Some((
-            interleave::over_users(context, group)?,
+            interleave::unless_users_share_a_node(context, group)?,
             "all its threads use all of it".to_owned(),
         )),
         Pattern::ReadShared => Some((
-            interleave::over_users(context, group)?,
+            interleave::unless_users_share_a_node(context, group)?,
             "all its threads read all of it".to_owned(),
         )),
         Pattern::Mixed => {

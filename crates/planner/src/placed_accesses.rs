@@ -5,8 +5,8 @@ use nearpage_plan::{Decision, Placement, Start};
 use nearpage_recording::{Object, ThreadIndex};
 
 use crate::context::{Context, FirstTouchBasis};
-use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
-use crate::holder::{Holder, Layout, of_instance};
+use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_placement};
+use crate::holder::{Holder, ResolvedPlacement, of_instance};
 use crate::instances::{self, Instances, picks, touched_by_users};
 use crate::parameters::Parameters;
 
@@ -16,7 +16,7 @@ pub(crate) enum Placing<'a> {
     /// As the decisions about the group say; without decisions, first touch.
     Decided(&'a [&'a Decision]),
     /// Spread over all nodes.
-    Spread(&'a Layout<'a>),
+    Spread(&'a ResolvedPlacement<'a>),
 }
 
 /// A group's accesses, with its initialisation, and how first touch is known; none if it is unknown which threads
@@ -24,7 +24,7 @@ pub(crate) enum Placing<'a> {
 pub(crate) fn placed_accesses<C: Count>(
     context: &Context,
     group: &ObjectGroup,
-    fate: Placing,
+    placing: Placing,
     parameters: &Parameters,
 ) -> Option<(FirstTouchBasis, C)> {
     let by_instance = !matches!(
@@ -32,41 +32,41 @@ pub(crate) fn placed_accesses<C: Count>(
         Instances::Together
     );
     if by_instance {
-        let counts = match fate {
+        let counts = match placing {
             Placing::Spread(spread) => over_instances(context, group, |_, _| None, Some(spread)),
             Placing::Decided(decisions) => instances_decided(context, group, decisions),
         };
         return Some((FirstTouchBasis::Assumed, counts));
     }
-    let layout = match fate {
+    let resolved = match placing {
         Placing::Spread(_) => None,
         Placing::Decided(decisions) => decisions
             .first()
-            .and_then(|first| Layout::new(&first.placement, context, group.size_bytes)),
+            .and_then(|first| ResolvedPlacement::new(&first.placement, context, group.size_bytes)),
     };
-    let layout = match fate {
+    let resolved = match placing {
         Placing::Spread(spread) => Some(spread),
-        Placing::Decided(_) => layout.as_ref(),
+        Placing::Decided(_) => resolved.as_ref(),
     };
     let observed: Option<C> = under_first_touch(context, group);
     let basis = match observed {
         Some(_) => FirstTouchBasis::Observed,
         None => FirstTouchBasis::Assumed,
     };
-    let mut counts = match (layout, observed) {
-        (Some(layout), _) => under_layout(context, group, layout),
+    let mut counts = match (resolved, observed) {
+        (Some(resolved), _) => under_placement(context, group, resolved),
         (None, Some(observed)) => observed,
         (None, None) => {
             let toucher = Holder::Thread(assumed_toucher(context, group)?);
-            under_layout(context, group, &Layout::Whole(toucher))
+            under_placement(context, group, &ResolvedPlacement::Whole(toucher))
         }
     };
     // A placement that begins later than allocation leaves initialisation to first touch.
-    let waits = match fate {
+    let waits = match placing {
         Placing::Decided([first, ..]) => first.start != Start::Allocation,
         _ => false,
     };
-    let initial = layout.filter(|_| !waits);
+    let initial = resolved.filter(|_| !waits);
     add_initialisation(context, group, initial, &mut counts);
     Some((basis, counts))
 }
@@ -76,7 +76,7 @@ pub(crate) fn placed_accesses<C: Count>(
 pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<ThreadIndex> {
     let objects = &context.tables.objects;
     let allocator = group
-        .samples
+        .listed_instances
         .iter()
         .find_map(|id| objects.get(id.0 as usize)?.thread);
     let allocator = allocator.filter(|&thread| context.places.knows(thread));
@@ -104,7 +104,7 @@ fn over_instances<'a, C: Count>(
     context: &Context<'a>,
     group: &ObjectGroup,
     owner: impl Fn(&Object, ThreadIndex) -> Option<Holder<'a>>,
-    spread: Option<&Layout>,
+    spread: Option<&ResolvedPlacement>,
 ) -> C {
     let by_users = touched_by_users(context, group);
     let mut counts = C::default();
@@ -142,12 +142,14 @@ fn instances_decided<'a, C: Count>(
         })
     };
     // If the first decision spreads all objects of the call site, accesses are known by page only.
-    let layout = decisions
+    let resolved = decisions
         .first()
         .filter(|decision| !matches!(decision.placement, Placement::Whole(_)))
-        .and_then(|decision| Layout::new(&decision.placement, context, group.size_bytes));
-    match layout {
-        Some(layout) => under_layout(context, group, &layout),
+        .and_then(|decision| {
+            ResolvedPlacement::new(&decision.placement, context, group.size_bytes)
+        });
+    match resolved {
+        Some(resolved) => under_placement(context, group, &resolved),
         None => over_instances(context, group, owner, None),
     }
 }

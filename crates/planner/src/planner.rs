@@ -214,7 +214,7 @@ impl<'a> Planner<'a> {
         for input in &programs {
             let limit_ns = f64::INFINITY;
             let plan = plan_within(limit_ns, policy, input, parameters, replays.as_mut())?;
-            plans.extend(plan.map(|plan| self.sure(plan, policy, input, parameters).0));
+            plans.extend(plan.map(|plan| self.remove_unsure(plan, policy, input, parameters).0));
         }
         Ok(plans)
     }
@@ -235,7 +235,7 @@ impl<'a> Planner<'a> {
             Policy::Auto if !is_replayed => note_of_size(&plan, input, parameters),
             _ => None,
         };
-        let (plan, tested, saving) = self.sure(plan, policy, input, parameters);
+        let (plan, tested, saving) = self.remove_unsure(plan, policy, input, parameters);
         let is_of_samples = self.recording.metadata.tracing.is_none();
         let of_others = match policy {
             Policy::Auto if is_of_samples => simple_policies::note(&plan, input, parameters),
@@ -274,7 +274,7 @@ impl<'a> Planner<'a> {
 
     /// Removes decisions from a plan for which there are too few samples. Also returns how sure it is about each object
     /// and, for a plan of `auto`, about the saving. A plan of a trace, which has all accesses, stays as it is.
-    fn sure(
+    fn remove_unsure(
         &self,
         mut plan: Plan,
         policy: Policy,

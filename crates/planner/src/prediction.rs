@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::auto::may_be_unmatched;
 use crate::context::{Context, FirstTouchBasis, Input};
 use crate::effect::Tally;
-use crate::holder::Layout;
+use crate::holder::ResolvedPlacement;
 use crate::interleave;
 use crate::parameters::Parameters;
 use crate::placed_accesses::{Placing, placed_accesses};
@@ -152,22 +152,23 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         let Some(decisions) = placing(plan, &context, group, of_unmatched) else {
             continue;
         };
-        let Some(spread) = Layout::new(&interleave::everywhere(), &context, group.size_bytes)
+        let Some(spread) =
+            ResolvedPlacement::new(&interleave::everywhere(), &context, group.size_bytes)
         else {
             continue;
         };
         let about: Vec<&Decision> = decisions.iter().map(|&at| &plan.decisions[at]).collect();
-        let fates = [
+        let placings = [
             Placing::Decided(&[]),
             Placing::Spread(&spread),
             Placing::Decided(&about),
         ];
-        let under = |fate| placed_accesses::<Tally>(&context, group, fate, &parameters);
+        let under = |placing| placed_accesses::<Tally>(&context, group, placing, &parameters);
         let [
             Some((basis, first_touch)),
             Some((_, spread)),
             Some((_, planned)),
-        ] = fates.map(under)
+        ] = placings.map(under)
         else {
             continue;
         };
@@ -220,17 +221,17 @@ fn placing(
     group: &ObjectGroup,
     of_unmatched: Option<usize>,
 ) -> Option<Vec<usize>> {
-    let rest = of_unmatched.filter(|_| may_be_unmatched(group));
+    let unmatched = of_unmatched.filter(|_| may_be_unmatched(group));
     let own = subject(context.tables, group);
     let decisions = decisions_about(plan, context, group, own.as_ref());
     let is_named = !decisions.is_empty();
     let placeable = match group.kind {
         ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping => true,
-        ObjectKind::HeapArea => is_named || rest.is_some(),
+        ObjectKind::HeapArea => is_named || unmatched.is_some(),
         ObjectKind::Stack | ObjectKind::Tls | ObjectKind::Code => false,
     };
     placeable.then(|| match is_named {
         true => decisions,
-        false => rest.into_iter().collect(),
+        false => unmatched.into_iter().collect(),
     })
 }

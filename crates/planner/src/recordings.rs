@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::path::PathBuf;
 
 use nearpage_machine::{Machine, ThreadPlacement};
-use nearpage_plan::Layout;
+use nearpage_plan::ThreadLayout;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ use crate::replay::Replays;
 pub const MARGIN: f64 = 0.03;
 /// A recording gets no plan if its times under first touch and all other simple rules are more than this many times the
 /// time of another recording under its plan.
-pub const WORTH_A_LOOK: f64 = 1.25;
+pub const PLANNED_RATIO_MAX: f64 = 1.25;
 
 /// A recording and its predicted times, for runs whose parallel part is [`Choice::runtime_scale`] times as long as
 /// recorded.
@@ -73,9 +73,11 @@ impl Choice {
     }
 
     /// The recording whose plan is taken.
-    pub fn taken(&self) -> &WeighedRecording {
+    pub fn chosen(&self) -> &WeighedRecording {
         let mut recordings = self.recordings.iter();
-        recordings.find(|one| one.chosen).expect("one was taken")
+        recordings
+            .find(|one| one.chosen)
+            .expect("one recording was chosen")
     }
 }
 
@@ -158,7 +160,7 @@ pub fn choose(
             touch_ns[at],
         )?;
         if let (Some(planned_ns), Judged::Replay) = (one.planned_ns, one.by) {
-            limit_ns = limit_ns.min(WORTH_A_LOOK * planned_ns);
+            limit_ns = limit_ns.min(PLANNED_RATIO_MAX * planned_ns);
         }
         recordings[at] = Some(one);
     }
@@ -201,7 +203,7 @@ fn weigh(
     }
     Ok(WeighedRecording {
         recording: folder,
-        threads: layout.map(Layout::as_str),
+        threads: layout.map(ThreadLayout::as_str),
         by,
         first_touch_ns,
         planned_ns,
@@ -254,7 +256,7 @@ fn quickest(times_ns: &[f64]) -> usize {
 }
 
 /// The layout of a recording's threads, if the layout has a name.
-fn layout(analysis: &Analysis, machine: &Machine) -> Option<Layout> {
+fn layout(analysis: &Analysis, machine: &Machine) -> Option<ThreadLayout> {
     let recording = &analysis.recording;
     let said = pinned_layout(recording.metadata.thread_placement);
     recorded_layout(&recording.tables.threads, machine, said, |thread| {

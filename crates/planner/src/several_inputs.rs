@@ -98,13 +98,13 @@ pub struct AcrossInputs {
 }
 
 /// A recording's program, and the plan of this recording alone.
-struct One<'a> {
+struct PlannedInput<'a> {
     input: &'a Input<'a>,
     model: Model<'a>,
     own: Plan,
 }
 
-impl One<'_> {
+impl PlannedInput<'_> {
     /// A plan in terms of this recording, and the positions of its decisions in `plan`; its own plan stays as it is.
     fn of(&self, plan: &Plan, is_own: bool) -> Result<(Plan, Vec<usize>), Error> {
         if is_own {
@@ -154,7 +154,7 @@ pub fn plan_for_all(
                 machine.name
             ))
         })?;
-        all.push(One { input, model, own });
+        all.push(PlannedInput { input, model, own });
     }
     let mut best: Option<(f64, usize, Plan)> = None;
     for base in 0..all.len() {
@@ -182,7 +182,7 @@ pub fn plan_for_all(
 }
 
 /// Mean over the recordings of a plan's time, as a share of the time under first touch.
-fn mean_time(all: &[One], base: usize, plan: &Plan) -> Result<f64, Error> {
+fn mean_time(all: &[PlannedInput], base: usize, plan: &Plan) -> Result<f64, Error> {
     let mut sum = 0.0;
     for (number, one) in all.iter().enumerate() {
         let (plan, _) = one.of(plan, number == base)?;
@@ -194,7 +194,11 @@ fn mean_time(all: &[One], base: usize, plan: &Plan) -> Result<f64, Error> {
 
 /// The least mean time over all recordings, and the plan that gives it: the plan of one recording, with the best
 /// decision for each object.
-fn refined(all: &[One], base: usize, parameters: &Parameters) -> Result<(f64, Plan), Error> {
+fn refined(
+    all: &[PlannedInput],
+    base: usize,
+    parameters: &Parameters,
+) -> Result<(f64, Plan), Error> {
     let one = &all[base];
     let by_pattern = crate::decide(Policy::Object, one.input, parameters);
     let mut plan = one.own.clone();
@@ -320,7 +324,7 @@ fn by_decision(
 
 /// Results of the plan for each recording and for each of its objects. Adds the evidence to the decisions' reasons.
 fn described(
-    all: &[One],
+    all: &[PlannedInput],
     base: usize,
     plan: &mut Plan,
     folders: &[PathBuf],

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_its_own_samples_alone_is_said_to() {
+    fn savings_without_support_by_other_samples_are_noted() {
         let notes = notes(1.0);
         let note = notes.iter().find(|note| note.contains("--policy"));
         let note = note.unwrap_or_else(|| panic!("{notes:?}"));

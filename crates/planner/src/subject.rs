@@ -54,7 +54,7 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
         }
         (ObjectName::Symbol(id, offset), ObjectKind::Static) => {
             let object = group
-                .samples
+                .listed_instances
                 .iter()
                 .find_map(|id| tables.objects.get(id.0 as usize))?;
             let module = module(tables, *id)?;

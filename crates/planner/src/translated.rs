@@ -44,7 +44,7 @@ impl Translated {
 }
 
 /// The decision and the pages that a rule gives an object.
-struct Taken {
+struct MatchedDecision {
     decision: usize,
     pages: Vec<PlacedPages>,
 }
@@ -55,7 +55,7 @@ struct Taken {
 /// The plan names nodes or teams that do not exist.
 pub(crate) fn translated(plan: &Plan, input: &Input) -> Result<Translated, Error> {
     let context = Context::new(input);
-    let taken = taken(plan, input, &context)?;
+    let matched = matched_decisions(plan, input, &context)?;
     let mut found = Translated {
         plan: Plan {
             page_bytes: context.page_bytes,
@@ -71,7 +71,7 @@ pub(crate) fn translated(plan: &Plan, input: &Input) -> Result<Translated, Error
         let Some(own) = subject(input.tables, group) else {
             continue;
         };
-        for (at, subject, placement) in of_group(plan, &context, group, &own, &taken) {
+        for (at, subject, placement) in of_group(plan, &context, group, &own, &matched) {
             found.origins.push(at);
             found.plan.decisions.push(Decision {
                 subject,
@@ -95,14 +95,14 @@ fn of_group(
     context: &Context,
     group: &ObjectGroup,
     own: &Subject,
-    taken: &HashMap<ObjectId, Taken>,
+    matched: &HashMap<ObjectId, MatchedDecision>,
 ) -> Vec<(usize, Subject, Placement)> {
     let object = |id: &ObjectId| context.tables.objects.get(id.0 as usize);
     let translated = |id: &ObjectId| {
-        let (taken, object) = (taken.get(id)?, object(id)?);
-        let placement = &plan.decisions[taken.decision].placement;
-        let placement = on_nodes(placement, object, &taken.pages, context.page_bytes)?;
-        Some((taken.decision, object, placement))
+        let (decided, object) = (matched.get(id)?, object(id)?);
+        let placement = &plan.decisions[decided.decision].placement;
+        let placement = on_nodes(placement, object, &decided.pages, context.page_bytes)?;
+        Some((decided.decision, object, placement))
     };
     let parameters = Parameters::default();
     let by_instance = instances::of(context, group, &parameters) != Instances::Together;
@@ -113,7 +113,7 @@ fn of_group(
         },
     ) = (by_instance, own)
     else {
-        let first = group.samples.iter().find_map(translated);
+        let first = group.listed_instances.iter().find_map(translated);
         return first
             .into_iter()
             .map(|(at, _, placement)| (at, own.clone(), placement))
@@ -182,7 +182,11 @@ fn on_nodes(
 }
 
 /// Decisions and pages that the plan's rules give the process's accessed objects.
-fn taken(plan: &Plan, input: &Input, context: &Context) -> Result<HashMap<ObjectId, Taken>, Error> {
+fn matched_decisions(
+    plan: &Plan,
+    input: &Input,
+    context: &Context,
+) -> Result<HashMap<ObjectId, MatchedDecision>, Error> {
     let machine = input.machine;
     let mut of_node: BTreeMap<NodeId, CpuId> = BTreeMap::new();
     for node in &machine.nodes {
@@ -216,7 +220,7 @@ fn taken(plan: &Plan, input: &Input, context: &Context) -> Result<HashMap<Object
     let mut is_used = vec![false; input.tables.objects.len()];
     for group in &input.attribution.objects {
         let uses = group.uses.iter().map(|one| one.object);
-        for id in group.samples.iter().copied().chain(uses) {
+        for id in group.listed_instances.iter().copied().chain(uses) {
             if let Some(used) = is_used.get_mut(id.0 as usize) {
                 *used = true;
             }
@@ -227,7 +231,7 @@ fn taken(plan: &Plan, input: &Input, context: &Context) -> Result<HashMap<Object
         if let Some(Evaluated { rule, pages, .. }) = evaluated.filter(|_| is_used[number])
             && let Some(decision) = compact.decisions[rule]
         {
-            found.insert(ObjectId(number as u32), Taken { decision, pages });
+            found.insert(ObjectId(number as u32), MatchedDecision { decision, pages });
         }
     });
     Ok(found)

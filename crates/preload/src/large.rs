@@ -27,9 +27,9 @@ use crate::{sampling, sys};
 const RECORDS_PER_SECOND: u64 = 256;
 const RECORD_NS: u64 = 1_000_000_000 / RECORDS_PER_SECOND;
 /// Records that a site may make at once, before its allocations are sampled.
-const CREDIT_NS: u64 = 1024 * RECORD_NS;
+const BURST_NS: u64 = 1024 * RECORD_NS;
 /// An object freed at this age costs a whole record; one that is n times as old, the n-th part.
-const YOUNG_NS: u64 = 10_000_000;
+const FULL_COST_AGE_NS: u64 = 10_000_000;
 /// Mean distance between samples of a site that has just overdrawn its budget.
 const FIRST_PERIOD_BYTES: u64 = 512 << 10;
 /// The mean distance doubles whenever the site has overdrawn by this much more, at most `STEPS_MAX` times.
@@ -58,12 +58,12 @@ impl SiteBudgets {
     }
 
     fn charge(&self, logged: Logged, now_ns: u64) {
-        let age_ns = now_ns.saturating_sub(logged.born_ns).max(YOUNG_NS);
+        let age_ns = now_ns.saturating_sub(logged.born_ns).max(FULL_COST_AGE_NS);
         // The product of a record and a year is well within 64 bits.
-        let cost_ns = RECORD_NS * YOUNG_NS / age_ns;
+        let cost_ns = RECORD_NS * FULL_COST_AGE_NS / age_ns;
         if let Some(paid) = self.0.get(logged.site) {
             let add = |paid: u64| {
-                Some((paid.max(now_ns) + cost_ns).min(now_ns + CREDIT_NS + STEPS_MAX * STEP_NS))
+                Some((paid.max(now_ns) + cost_ns).min(now_ns + BURST_NS + STEPS_MAX * STEP_NS))
             };
             let _ = paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         }
@@ -75,7 +75,7 @@ impl SiteBudgets {
             .0
             .get(site)
             .map_or(0, |paid| paid.load(Ordering::Relaxed));
-        match paid.saturating_sub(now_ns).checked_sub(CREDIT_NS) {
+        match paid.saturating_sub(now_ns).checked_sub(BURST_NS) {
             None | Some(0) => 0,
             Some(debt_ns) => FIRST_PERIOD_BYTES << (debt_ns / STEP_NS).min(STEPS_MAX - 1),
         }

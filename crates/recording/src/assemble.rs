@@ -127,11 +127,11 @@ pub(crate) fn assemble(
         &mut call_sites,
         &mut objects,
     );
-    let touched = match statics {
-        Statics::Accessed => Some(touched(log, &threads)?),
+    let accessed = match statics {
+        Statics::Accessed => Some(accessed_pages(log, &threads)?),
         Statics::All => None,
     };
-    statics::objects(&modules, &active, touched.as_ref(), &mut objects);
+    statics::objects(&modules, &active, accessed.as_ref(), &mut objects);
     let areas = Areas {
         spaces: &spaces,
         modules: &modules,
@@ -210,16 +210,16 @@ fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<Stri
     notes
 }
 
-fn touched(log: &LogReader, threads: &Threads) -> Result<AccessedPages, Error> {
+fn accessed_pages(log: &LogReader, threads: &Threads) -> Result<AccessedPages, Error> {
     let mut batch = AccessBatch::default();
-    let mut touched = AccessedPages::default();
+    let mut accessed = AccessedPages::default();
     for chunk in 0..log.chunks() {
         log.read_chunk(chunk, &mut batch)?;
         let threads = batch.thread.iter().map(|thread| threads.get(*thread));
         let places = threads.zip(&batch.address);
-        touched.add(places.filter_map(|(thread, address)| Some((thread?.pid, *address))));
+        accessed.add(places.filter_map(|(thread, address)| Some((thread?.pid, *address))));
     }
-    Ok(touched)
+    Ok(accessed)
 }
 
 /// Notes an allocator whose own `operator new` calls none of the functions that the preload library intercepts.

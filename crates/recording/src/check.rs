@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_many_rows_at_once_is_what_each_row_says() {
+    fn batches_of_rows_equal_single_rows() {
         let amounts = [
             0.0,
             -0.0,

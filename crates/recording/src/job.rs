@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_job_is_said_in_a_line_each() {
+    fn faults_of_a_job_take_one_line_each() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         write(folder, "a", &metadata(0, "7", 1));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ranks_had_to_say_is_said_once() {
+    fn notes_of_ranks_are_merged() {
         let folder = tempfile::tempdir().unwrap();
         let notes = [&["same", "same"][..], &["same", "own"], &[], &["same"]];
         for (rank, notes) in (0..).zip(notes) {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_lie_list_no_billion_ranks() {
+    fn false_job_sizes_list_a_bounded_number_of_ranks() {
         let folder = tempfile::tempdir().unwrap();
         let mut lie = metadata(u32::MAX, "7", 1);
         lie.launched.as_mut().unwrap().size = Some(u32::MAX);

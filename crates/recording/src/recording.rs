@@ -236,7 +236,7 @@ impl Recording {
     /// # Errors
     /// [`Error::SamplesOnly`]; [`Error::CutShort`] if the end of a process is missing.
     pub fn trace(&self) -> Result<Trace, Error> {
-        let trace = self.full()?;
+        let trace = self.shared_trace()?;
         match trace.cut_short() {
             Some(file) => Err(Error::CutShort(file.to_owned())),
             None => Ok(Trace::new(trace)),
@@ -244,7 +244,7 @@ impl Recording {
     }
 
     /// The trace, whether cut short or not.
-    pub(crate) fn full(&self) -> Result<&SharedTrace, Error> {
+    pub(crate) fn shared_trace(&self) -> Result<&SharedTrace, Error> {
         match &self.accesses {
             Accesses::Trace(trace) => Ok(trace),
             _ => Err(Error::SamplesOnly(self.folder.clone())),

@@ -91,7 +91,7 @@ fn a_killed_recorder_leaves_a_folder_that_opens_and_says_so() {
 }
 
 #[test]
-fn what_was_finished_becomes_tables_with_the_same_contents() {
+fn finished_logs_become_tables_with_the_same_contents() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("recording");
     let accesses = [
@@ -219,7 +219,7 @@ fn an_earlier_recording_is_not_written_over() {
 }
 
 #[test]
-fn what_is_no_recording_is_named() {
+fn folders_that_are_no_recording_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let error = Recording::open(&folder.path().join("nothing")).unwrap_err();
     assert!(error.to_string().contains("nothing"), "{error}");

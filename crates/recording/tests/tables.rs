@@ -181,7 +181,7 @@ fn a_machine_that_cannot_be_is_damage() {
 }
 
 #[test]
-fn only_the_wanted_columns_are_read() {
+fn only_selected_columns_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("recording");
     write(&folder, &[access(1, 0, 2), access(2, 1, 3)]);

@@ -55,7 +55,7 @@ pub use simulation::{
     simulation_text,
 };
 pub use table::{Column, wrapped, write_lines};
-pub use text::{Count, GroupBy, Sort, TextOptions, asks_nothing, heatmap, text};
+pub use text::{Count, GroupBy, Sort, TextOptions, heatmap, needs_no_action, text};
 pub use tree::runs_before_main;
 
 /// Content of a report.

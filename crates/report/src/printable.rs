@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_names_apart_stays() {
+    fn distinguishing_parts_of_names_stay() {
         let numbered = "main join.cpp:57 (Join::Join(…), 1st of 2)";
         assert_eq!(shorten(numbered, 22), "main join.cpp:57 (1st)");
         assert_eq!(

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_estimated_says_so() {
+    fn estimates_are_marked_as_such() {
         let mut outcomes = outcomes();
         outcomes[1].threads_moved = 3;
         let recordings = ["a".to_owned(), "b\u{1b}[2J".to_owned()];

@@ -124,7 +124,7 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
         out.push('\n');
         out.push_str(&crate::trace::lines(statistics, page.options.width));
     }
-    for note in content.notes.iter().filter(|note| !asks_nothing(note)) {
+    for note in content.notes.iter().filter(|note| !needs_no_action(note)) {
         out.push('\n');
         let words: Vec<String> = printable(note)
             .split_whitespace()
@@ -137,7 +137,7 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
 }
 
 /// Does a note require no action? `doctor` already says that a machine has no PMU.
-pub fn asks_nothing(note: &str) -> bool {
+pub fn needs_no_action(note: &str) -> bool {
     note.starts_with("source clock, not pmu: the kernel names no PMU")
 }
 
@@ -446,7 +446,7 @@ impl Page<'_> {
             rank: 3,
             cells: threads,
         });
-        columns.extend(sure(&confidences));
+        columns.extend(confidence_column(&confidences));
         let known_names = Names::new(tables, &attribution.objects);
         let names: Vec<String> = groups
             .iter()
@@ -708,7 +708,7 @@ impl Page<'_> {
 }
 
 /// Column of the patterns' confidence; `None` if no confidence is known.
-fn sure(confidences: &[Option<Confidence>]) -> Option<Column> {
+fn confidence_column(confidences: &[Option<Confidence>]) -> Option<Column> {
     let cell = |one: &Option<Confidence>| one.map_or(String::new(), |one| percent(one.share));
     confidences.iter().any(Option::is_some).then(|| Column {
         title: "sure",

@@ -128,7 +128,7 @@ fn write(
             && let Some(object) = steps.pop()
         {
             // An object's name often contains the frames that allocated it; such frames are not repeated.
-            steps.retain(|step| !is_told_by(object, step));
+            steps.retain(|step| !object_names_step(object, step));
             steps.push(object);
         }
         lines.push(Branch {
@@ -140,7 +140,7 @@ fn write(
 }
 
 /// Does an object's name contain a frame's place, or its function as in `main a.c:9 (allocate)`?
-fn is_told_by(object: &str, step: &str) -> bool {
+fn object_names_step(object: &str, step: &str) -> bool {
     let function = step.split(' ').next().unwrap_or(step);
     object.contains(step) || object.ends_with(&format!("({function})"))
 }

@@ -111,7 +111,7 @@ fn group(
         name,
         size_bytes,
         instances: 1,
-        samples: vec![],
+        listed_instances: vec![],
         loads: operations(loads, loads / 2.0, loads * 1e6),
         stores: operations(stores, 0.0, stores * 1e6),
         threads: vec![
@@ -145,7 +145,7 @@ fn attribution() -> Attribution {
             period_bytes: 160 << 20,
         },
     );
-    cvar.samples = vec![ObjectId(0)];
+    cvar.listed_instances = vec![ObjectId(0)];
     let cell = |page, thread, loads| Cell {
         page,
         thread: ThreadIndex(thread),

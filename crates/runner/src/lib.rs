@@ -50,7 +50,7 @@ pub use lab::{
 pub use launcher::{OutputError, RankSelection, RankSelectionError, expand_output, launched};
 pub use libraries::{PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
 pub use observe::{ComparedRun, ObserveOptions, Observed, observe};
-pub use online_migration::{Migrated, OnlineMigration, OnlineMigrationOptions};
+pub use online_migration::{OnlineMigration, OnlineMigrationOptions, OnlineMigrationResult};
 pub use output::default_output;
 pub use placing::{Placed, PlacedRule, Placing, PlacingOptions, openmp_threads_to_set};
 pub use replicas::{ReplicaSource, UsedReplicas};

@@ -158,7 +158,7 @@ struct Export {
 
 /// Result of online migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Migrated {
+pub struct OnlineMigrationResult {
     /// Exit status of the command; success for a target that ran already.
     pub status: ExitStatus,
     /// Pages that were moved.
@@ -247,7 +247,7 @@ impl OnlineMigration {
         mut self,
         each: &mut dyn FnMut(&Report),
         say: Reporter<'_>,
-    ) -> Result<Migrated, Error> {
+    ) -> Result<OnlineMigrationResult, Error> {
         let log = self.log.as_mut().map(|log| log as &mut dyn Write);
         let mut metrics = Metrics::of_host(own_host());
         let mut moved_pages = 0;
@@ -276,7 +276,7 @@ impl OnlineMigration {
             say(&line);
         }
         let summary = watched?;
-        Ok(Migrated {
+        Ok(OnlineMigrationResult {
             status: status(summary.state),
             moved_pages,
         })

@@ -285,7 +285,7 @@ fn refuse_static(programs: &[ProgramImage], kept_out: Option<NoLog>) -> Result<(
 fn online_policy(planned: &nearpage_plan::OnlineMigration) -> Result<LivePolicy, Error> {
     let mut policy = LivePolicy::from_name("auto").expect("a live policy has this name");
     // The call enables moves of threads. A plan's parameters, set afterwards, can disable them.
-    policy.moves_threads();
+    policy.allow_thread_moves();
     for (name, value) in &planned.parameters {
         if !policy.set(name, &value.to_string())? {
             return Err(Error::UnknownParameter(name.clone()));

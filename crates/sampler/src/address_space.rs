@@ -202,7 +202,7 @@ impl AddressSpaces {
 }
 
 /// Suffix that the kernel appends to the path of a deleted file.
-const DELETED: &str = " (deleted)";
+pub(crate) const DELETED_SUFFIX: &str = " (deleted)";
 
 /// Path and build-id. Files that have no build-id and cannot be reached by path are also told apart by process and
 /// address, as other files may have the same path.
@@ -265,7 +265,7 @@ impl Codes {
     /// Opens a deleted module while its process lives, as nothing leads to the file afterwards.
     pub fn keep(&mut self, pid: u32, begin: u64, origin: &Origin) {
         if let Origin::File { path, build_id } = origin
-            && path.ends_with(DELETED)
+            && path.ends_with(DELETED_SUFFIX)
             && !build_id.is_empty()
         {
             self.image(pid, begin, path, build_id);
@@ -279,7 +279,7 @@ impl Codes {
         path: &Rc<str>,
         build_id: &Rc<[u8]>,
     ) -> Option<&mut Image> {
-        let is_shared = !build_id.is_empty() || !path.ends_with(DELETED);
+        let is_shared = !build_id.is_empty() || !path.ends_with(DELETED_SUFFIX);
         let place = (!is_shared).then_some((pid, begin));
         let key = (Rc::clone(path), Rc::clone(build_id), place);
         let open = || {

@@ -2,20 +2,20 @@
 //! its time.
 //!
 //! Sampling may take [`FIXED_NS`] of processor time, or [`SHARE`] of the program's time, whichever is more. A person notices
-//! neither. Up to [`EVEN_NS`] of program time (16 s), the fixed budget is larger, and is spent as follows:
+//! neither. Up to [`EQUAL_LIMITS_NS`] of program time (16 s), the fixed budget is larger, and is spent as follows:
 //!
 //! - Each *phase* gets a part of the remaining budget. For half a second its samples come at one rate; with each doubling of
 //!   the phase's length, half of its unspent part is spent. A phase begins with the program, at a mark of the
 //!   program's stable part, and when 1.5 times as many threads are busy as when the last phase began. A phase with a single
 //!   thread gets at most half, as a single thread mostly initialises what others use later.
 //! - The rate stays high enough to notice newly busy threads within a fifth of the phase's length so far.
-//! - Budget that no phase claims is spread evenly over the time up to `EVEN_NS`.
+//! - Budget that no phase claims is spread evenly over the time up to `EQUAL_LIMITS_NS`.
 //! - [`FLOOR_SHARE`] of the program's time is always spent on samples. On a busy machine everything takes longer than
 //!   planned. Without this floor, the end of a run would have a handful of samples, each of which stands for thousands
 //!   and outweighs all others.
 //!
-//! After `EVEN_NS` samples come at the steady rate, and a new phase gets the part of the share that the steady rate has not
-//! spent.
+//! After `EQUAL_LIMITS_NS` samples come at the steady rate, and a new phase gets the part of the share that the steady
+//! rate has not spent.
 //!
 //! The budget reads no clock: [`Progress`] has all of its inputs.
 
@@ -24,7 +24,7 @@ use crate::calibrate::DEFAULT_COST_SHARE;
 pub(crate) const FIXED_NS: f64 = 80e6;
 pub(crate) const SHARE: f64 = DEFAULT_COST_SHARE;
 /// Program time at which both limits are equal.
-const EVEN_NS: f64 = FIXED_NS / SHARE;
+const EQUAL_LIMITS_NS: f64 = FIXED_NS / SHARE;
 /// Part of `FIXED_NS` that is planned. Late and unforeseen costs take the remainder.
 const PLANNED: f64 = 0.95;
 
@@ -50,11 +50,12 @@ const GROWTH: f64 = 1.5;
 const BEGINNING_NS: f64 = 500e6;
 const BEGINNING_PART: f64 = 0.95;
 
-/// Least rate, relative to a phase's length: each doubling of the length gets `TELLING` × ln 2 samples of all threads.
-const TELLING: f64 = 120.0;
+/// Least rate, relative to a phase's length: each doubling of the length gets `SAMPLES_PER_LENGTH` × ln 2 samples of
+/// all threads.
+const SAMPLES_PER_LENGTH: f64 = 120.0;
 
 /// Largest part of the remaining budget that may be spent before the next choice, even if all CPUs become busy.
-const AT_ONCE: f64 = 0.5;
+const BUDGET_PART_MAX: f64 = 0.5;
 
 /// Inputs of a choice of the rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -134,25 +135,26 @@ impl Budget {
         let running = progress.running.max(1.0);
         let passed_ns = (program_ns - self.program_ns).max(0.0);
         self.program_ns = program_ns;
-        let kept_ns = FLOOR_KEPT * FLOOR_SHARE * (EVEN_NS - program_ns).max(0.0);
+        let kept_ns = FLOOR_KEPT * FLOOR_SHARE * (EQUAL_LIMITS_NS - program_ns).max(0.0);
         let left_ns = limit_ns(program_ns) - spent_ns - rounds_ns(progress) - kept_ns;
         let phase = self.phase(progress, left_ns, passed_ns / running);
 
         let phase_ns =
             (phase.allowance_ns - (spent_ns - phase.spent_ns)).clamp(0.0, left_ns.max(0.0));
         let a_second = phase_ns * hazard(phase.active_ns) * 1e9 / running;
-        let even_ns = match EVEN_NS - program_ns {
+        let even_ns = match EQUAL_LIMITS_NS - program_ns {
             to_go_ns if to_go_ns > 0.0 => {
-                let later_ns = phase.later_ns * to_go_ns / EVEN_NS;
+                let later_ns = phase.later_ns * to_go_ns / EQUAL_LIMITS_NS;
                 (left_ns - phase_ns - later_ns).max(0.0) / to_go_ns * 1e9
             }
             _ => f64::INFINITY,
         };
         let rate_hz = a_second / sample_ns + (even_ns / sample_ns).min(self.steady_hz);
-        let telling_hz = TELLING * 1e9 / phase.active_ns.max(BEGINNING_NS) / running;
+        let telling_hz = SAMPLES_PER_LENGTH * 1e9 / phase.active_ns.max(BEGINNING_NS) / running;
         let rate_hz = rate_hz.max(telling_hz.min(self.steady_hz));
-        let grown_ns = left_ns + SHARE * running * ahead_ns * f64::from(program_ns >= EVEN_NS);
-        let at_once_hz = AT_ONCE * grown_ns * 1e9 / (sample_ns * self.cpus * ahead_ns);
+        let grown_ns =
+            left_ns + SHARE * running * ahead_ns * f64::from(program_ns >= EQUAL_LIMITS_NS);
+        let at_once_hz = BUDGET_PART_MAX * grown_ns * 1e9 / (sample_ns * self.cpus * ahead_ns);
         let floor_hz = FLOOR_SHARE * 1e9 / sample_ns;
         rate_hz.min(at_once_hz).max(floor_hz).min(self.most_hz)
     }
@@ -193,7 +195,7 @@ fn limit_ns(program_ns: f64) -> f64 {
 
 /// Estimated time of the recorder's rounds until both limits are equal, bounded by the part that is kept for them.
 fn rounds_ns(progress: &Progress) -> f64 {
-    let to_go_ns = (EVEN_NS - progress.program_ns).max(0.0) / progress.running.max(0.1);
+    let to_go_ns = (EQUAL_LIMITS_NS - progress.program_ns).max(0.0) / progress.running.max(0.1);
     (to_go_ns / progress.slow_ns * progress.round_ns).min(ROUNDS_PART * FIXED_NS)
 }
 

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_captured_here_is_decoded_from_the_bundle() {
+    fn samples_captured_here_are_decoded_from_the_bundle() {
         let bundle = PerfBundle::from_json(captured().to_json().as_bytes()).unwrap();
         let replayed = replay(&bundle).unwrap();
         let clock = &replayed.sources[0];
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn bundles_that_lie_are_refused_or_decoded_to_nothing() {
+    fn false_bundles_are_refused_or_decoded_to_nothing() {
         let good = captured();
         let refusal = |change: &dyn Fn(&mut PerfBundle)| {
             let mut bundle = good.clone();

@@ -99,7 +99,7 @@ const CLOSE_MEASUREMENTS: usize = 3;
 const TIME_MAX_CLOSE: Duration = Duration::from_millis(30);
 /// Upper bound on the ratio of a sample's cost at some milliseconds' distance to that of close samples. The largest
 /// observed ratio was 26 µs to 17 µs.
-const APART_OVER_CLOSE: f64 = 1.6;
+const DISTANT_OVER_CLOSE_MAX: f64 = 1.6;
 
 /// Upper bound on the ratio of a sample's cost in a program to that in the calibration loop: prefetch streams start
 /// anew, threads are scheduled, and other CPUs are sampled at the same time.
@@ -238,9 +238,9 @@ impl Calibration {
     fn with_costs(self, sample_cost_ns: Option<f64>, close_cost_ns: Option<f64>) -> Self {
         let sample_cost_ns = match (sample_cost_ns, close_cost_ns) {
             (Some(apart_ns), Some(close_ns)) => {
-                Some(apart_ns.clamp(close_ns, APART_OVER_CLOSE * close_ns))
+                Some(apart_ns.clamp(close_ns, DISTANT_OVER_CLOSE_MAX * close_ns))
             }
-            (None, Some(close_ns)) => Some(APART_OVER_CLOSE * close_ns),
+            (None, Some(close_ns)) => Some(DISTANT_OVER_CLOSE_MAX * close_ns),
             (apart_ns, None) => apart_ns,
         };
         Self {
@@ -328,7 +328,7 @@ impl Samples for Clock {
 }
 
 impl Interruptions for Clock {
-    fn came(&mut self, _: u64) -> Interruption {
+    fn interruption(&mut self, _: u64) -> Interruption {
         let written = self.ring.written();
         match written == std::mem::replace(&mut self.written, written) {
             true => Interruption::Nothing,

@@ -109,14 +109,14 @@ impl CpuRing {
 
     /// Nanoseconds for which hardware events counted, and for which they should have counted.
     pub fn counting_ns(&self) -> (u64, u64) {
-        let (mut counting_ns, mut wanted_ns) = (0, 0);
+        let (mut counting_ns, mut expected_ns) = (0, 0);
         for events in self.events.values() {
             for sampling in &events.sampling {
                 counting_ns += sampling.event().running_ns().unwrap_or(0);
-                wanted_ns += events.sampled_ns;
+                expected_ns += events.sampled_ns;
             }
         }
-        (counting_ns, wanted_ns)
+        (counting_ns, expected_ns)
     }
 
     /// Whether hardware writes packets to an AUX area. The ring must then be drained.

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use nearpage_recording::elf::ElfFile;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::address_space::DELETED_SUFFIX;
 use crate::mappings::{Change, Mappings};
 use crate::processes::{Mapping, Processes};
 
@@ -204,7 +205,7 @@ fn build_id<'a>(
     }
     let mut path = processes.file(pid, &mapping.path);
     // Another file may have the path of a deleted file.
-    let is_nameless = mapping.path.ends_with(" (deleted)");
+    let is_nameless = mapping.path.ends_with(DELETED_SUFFIX);
     let mapped = is_nameless.then(|| processes.mapped_file(pid, mapping));
     let nameless = mapped.flatten().and_then(|mapped| mapped.open().ok());
     if let Some(file) = &nameless {

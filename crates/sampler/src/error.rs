@@ -84,7 +84,9 @@ pub enum Error {
     #[error(transparent)]
     Cpus(#[from] nearpage_machine::Error),
     /// Machine code of this architecture cannot be decoded.
-    #[error("clock samples cannot be decoded on {architecture} yet: only x86_64 is supported")]
+    #[error(
+        "clock samples cannot be decoded on {architecture}: only x86_64 and aarch64 are supported"
+    )]
     Architecture {
         /// The architecture in Rust's spelling.
         architecture: &'static str,

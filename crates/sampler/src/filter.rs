@@ -55,62 +55,62 @@ type SymbolsOfFile = Option<Rc<(ElfFile, Vec<Symbol>)>>;
 /// Selects accesses by address while objects come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
-    wanted: AccessSelection,
+    selection: AccessSelection,
     /// Ranges of selected mappings and symbols, by process.
     mappings: FxHashMap<u32, Vec<Range<u64>>>,
     symbols: FxHashMap<u32, Vec<Range<u64>>>,
     /// Files by path and build-id.
     files: FxHashMap<(String, Vec<u8>), SymbolsOfFile>,
     /// Selected names that existed at some time.
-    seen: FxHashSet<String>,
+    found: FxHashSet<String>,
 }
 
 impl Filter {
-    pub fn new(wanted: AccessSelection) -> Self {
+    pub fn new(selection: AccessSelection) -> Self {
         Self {
-            wanted,
+            selection,
             ..Self::default()
         }
     }
 
     #[inline]
     pub fn keeps(&self, pid: u32, address: u64) -> bool {
-        self.wanted.all() || self.keeps_of_some(pid, address)
+        self.selection.all() || self.keeps_of_some(pid, address)
     }
 
     fn keeps_of_some(&self, pid: u32, address: u64) -> bool {
         let holds = |ranges: &Vec<Range<u64>>| ranges.iter().any(|range| range.contains(&address));
-        holds(&self.wanted.ranges)
+        holds(&self.selection.ranges)
             || [&self.mappings, &self.symbols]
                 .iter()
                 .any(|all| all.get(&pid).is_some_and(holds))
     }
 
     /// A note on selected objects that never existed.
-    pub fn unseen(&self) -> Option<String> {
-        let wanted = self.wanted.objects.iter();
-        let unseen = wanted.filter(|object| !self.seen.contains(*object));
-        let unseen: Vec<String> = unseen
+    pub fn never_found(&self) -> Option<String> {
+        let objects = self.selection.objects.iter();
+        let never_found = objects.filter(|object| !self.found.contains(*object));
+        let never_found: Vec<String> = never_found
             .map(|object| format!("`{}`", readable(object)))
             .collect();
-        (!unseen.is_empty()).then(|| {
+        (!never_found.is_empty()).then(|| {
             format!(
                 "there was no static object or mapping called {}: --object takes symbols, files, `[heap]` and names of \
                  named memory",
-                unseen.join(", ")
+                never_found.join(", ")
             )
         })
     }
 
     /// Enters a new mapping.
     pub fn map(&mut self, pid: u32, mapping: &Mapping, build_id: &[u8]) {
-        if self.wanted.objects.is_empty() {
+        if self.selection.objects.is_empty() {
             return;
         }
         let range = mapping.begin..mapping.end;
         self.unmap(pid, &range);
-        if let Some(object) = self.wanted.mapping(&mapping.path) {
-            self.seen.insert(object.clone());
+        if let Some(object) = self.selection.mapping(&mapping.path) {
+            self.found.insert(object.clone());
             self.mappings.entry(pid).or_default().push(range);
         } else if mapping.protection & libc::PROT_EXEC as u32 != 0 && mapping.of_file() {
             self.map_module(pid, mapping, build_id);
@@ -127,8 +127,8 @@ impl Filter {
             })?;
             let mut symbols = file.data_symbols();
             symbols.retain(|symbol| {
-                let object = self.wanted.symbol(&symbol.name);
-                self.seen.extend(object.cloned());
+                let object = self.selection.symbol(&symbol.name);
+                self.found.extend(object.cloned());
                 object.is_some()
             });
             (!symbols.is_empty()).then(|| Rc::new((file, symbols)))
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_wanted_by_name_as_long_as_they_are_there() {
+    fn mappings_are_selected_by_name_while_they_exist() {
         let mut filter = wanting(&["[heap]", "data.bin", "big array"]);
         for (begin, path) in [
             (0x1000, "[heap]"),
@@ -248,19 +248,19 @@ mod tests {
         let mut filter = wanting(&["[heap]", "gird", "NEARPAGE_FILTER_TEST"]);
         filter.map(7, &mapping(0x1000, 0x2000, "[heap]"), &[]);
         filter.clear(7);
-        let said = filter.unseen().unwrap();
+        let said = filter.never_found().unwrap();
         assert!(
             said.contains("`gird`, `NEARPAGE_FILTER_TEST`") && !said.contains("`[heap]`,"),
             "{said}"
         );
-        assert_eq!(wanting(&[]).unseen(), None);
+        assert_eq!(wanting(&[]).never_found(), None);
     }
 
     #[unsafe(no_mangle)]
     static NEARPAGE_FILTER_TEST: [u8; 64] = [7; 64];
 
     #[test]
-    fn symbols_are_wanted_where_their_module_is() {
+    fn symbols_are_selected_at_their_modules_addresses() {
         let pid = std::process::id();
         let processes = crate::processes::Processes::new(Path::new("/proc"));
         let mut filter = wanting(&["NEARPAGE_FILTER_TEST"]);
@@ -270,6 +270,6 @@ mod tests {
         let begin = std::hint::black_box(&raw const NEARPAGE_FILTER_TEST) as u64;
         let kept = [begin - 1, begin, begin + 63, begin + 64].map(|at| filter.keeps(pid, at));
         assert_eq!(kept, [false, true, true, false]);
-        assert_eq!(filter.unseen(), None);
+        assert_eq!(filter.never_found(), None);
     }
 }

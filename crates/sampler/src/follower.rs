@@ -191,7 +191,7 @@ impl Follower {
     pub fn follow(&mut self, bytes: &[u8]) {
         match record::parse_clock_sample(bytes, &self.identifiers) {
             Some((origin, sample)) => {
-                if let Some((sampled, thread)) = self.sampled(&origin) {
+                if let Some((sampled, thread)) = self.sampled_thread(&origin) {
                     self.sample(origin, sample, sampled, thread);
                 }
             }
@@ -206,7 +206,7 @@ impl Follower {
         };
         match body {
             RecordBody::Memory(sample) => {
-                if let Some((sampled, thread)) = self.sampled(&origin) {
+                if let Some((sampled, thread)) = self.sampled_thread(&origin) {
                     self.memory(origin, sample, sampled, thread);
                 }
             }

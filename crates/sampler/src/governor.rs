@@ -31,7 +31,7 @@ pub(crate) struct Interval {
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     share_max: f64,
-    wanted_hz: f64,
+    target_hz: f64,
     bounds_hz: RangeInclusive<f64>,
     /// Highest rate within the share, as far as is known.
     affordable_hz: f64,
@@ -40,14 +40,14 @@ pub(crate) struct Governor {
 }
 
 impl Governor {
-    /// A governor that samples at `wanted_hz` while the cost is at most `share_max` of the program's time, and always
+    /// A governor that samples at `target_hz` while the cost is at most `share_max` of the program's time, and always
     /// within `bounds_hz`.
-    pub fn new(share_max: f64, wanted_hz: f64, bounds_hz: RangeInclusive<f64>) -> Self {
+    pub fn new(share_max: f64, target_hz: f64, bounds_hz: RangeInclusive<f64>) -> Self {
         Self {
             share_max,
-            wanted_hz,
+            target_hz,
             bounds_hz,
-            affordable_hz: wanted_hz,
+            affordable_hz: target_hz,
             sample_ns: None,
             pending: Interval::default(),
         }
@@ -55,13 +55,13 @@ impl Governor {
 
     /// Present rate, in samples per second of a thread's time.
     pub fn rate_hz(&self) -> f64 {
-        let rate_hz = self.wanted_hz.min(self.affordable_hz);
+        let rate_hz = self.target_hz.min(self.affordable_hz);
         rate_hz.clamp(*self.bounds_hz.start(), *self.bounds_hz.end())
     }
 
-    /// Sets another wanted rate, which is still capped.
-    pub fn ask(&mut self, wanted_hz: f64) {
-        self.wanted_hz = wanted_hz;
+    /// Sets another target rate, which is still capped.
+    pub fn set_target_hz(&mut self, target_hz: f64) {
+        self.target_hz = target_hz;
     }
 
     /// Cost of a sample, including the recorder's part; `None` while there are too few samples.
@@ -152,7 +152,7 @@ mod tests {
 
     fn eager(share: f64) -> Governor {
         let mut governor = Governor::new(share, 300.0, 10.0..=100_000.0);
-        governor.ask(f64::INFINITY);
+        governor.set_target_hz(f64::INFINITY);
         governor
     }
 
@@ -205,18 +205,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_had_as_far_as_it_is_affordable() {
+    fn requested_rate_is_capped_by_the_affordable_rate() {
         let mut governor = Governor::new(0.01, 300.0, 10.0..=1_000.0);
         let run = simulate(&mut governor, 20, |_| 1.0, |_| 5_000.0, 0.0);
         // A cost of 0.15 % needs no lower rate, and nobody asked for a higher one.
         assert_eq!(run.rate_hz, 300.0);
-        governor.ask(5_000.0);
+        governor.set_target_hz(5_000.0);
         let run = simulate(&mut governor, 20, |_| 1.0, |_| 5_000.0, 0.0);
         assert_eq!(run.rate_hz, 1_000.0);
         let run = simulate(&mut governor, 20, |_| 1.0, |_| 50_000.0, 0.0);
         assert!((180.0..=220.0).contains(&run.rate_hz), "{}", run.rate_hz);
         assert!((45_000.0..=55_000.0).contains(&run.estimate_ns));
-        governor.ask(20.0);
+        governor.set_target_hz(20.0);
         let run = simulate(&mut governor, 20, |_| 1.0, |_| 5_000.0, 0.0);
         assert_eq!(run.rate_hz, 20.0);
     }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_no_image() {
+    fn files_that_are_no_program_have_no_image() {
         assert!(Image::open(Path::new("/proc/self/maps")).is_none());
         assert!(Image::open(Path::new("/nonexistent")).is_none());
         assert!(unwind_table(&[1, 2, 3], 0).is_empty());

@@ -176,7 +176,7 @@ impl<D: Decode> Judge<D> {
         while path.len() < LOOP_MAX {
             let instruction = self.decoder.instruction(code, at);
             if instruction.address == wanted {
-                return foresee(&path, needed);
+                return steps_to_end(&path, needed);
             }
             let next = match instruction.next {
                 Successor::Jump(target) => target,
@@ -211,7 +211,7 @@ impl<D: Decode> Judge<D> {
             let effects = &instruction.effects;
             undecoded = undecoded.or(effects.undecoded);
             if !effects.references.is_empty() {
-                match foresee(&path, addresses(&effects.references)) {
+                match steps_to_end(&path, addresses(&effects.references)) {
                     Some(steps) => candidates.push(Candidate {
                         instruction: instruction.address,
                         references: effects.references.clone(),
@@ -231,7 +231,7 @@ impl<D: Decode> Judge<D> {
 }
 
 /// Steps from the sampled registers along `path` to the registers `needed` at its end.
-fn foresee(path: &[Instruction], mut needed: RegisterSet) -> Option<Vec<Step>> {
+fn steps_to_end(path: &[Instruction], mut needed: RegisterSet) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     for instruction in path.iter().rev() {
         let writes = instruction.effects.writes;

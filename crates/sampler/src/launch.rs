@@ -79,7 +79,7 @@ impl Child {
     }
 
     /// Lets the process execute the command. Returns after the exec, or the error if it failed.
-    pub fn go(&mut self) -> Result<(), Error> {
+    pub fn execute(&mut self) -> Result<(), Error> {
         self.barrier = None;
         let mut errno = [0u8; 4];
         // SAFETY: reads at most the buffer's length. The read ends when exec closes the other end.
@@ -239,7 +239,7 @@ mod tests {
         ] {
             let mut child = child(&["sh", "-c", script]);
             assert_eq!(child.status().unwrap(), None);
-            child.go().unwrap();
+            child.execute().unwrap();
             let ended = child.wait(0).unwrap();
             assert_eq!(ended.map(shell_status), Some(status));
             assert_eq!(child.status().unwrap(), ended);
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn says_why_a_command_cannot_run() {
-        let error = child(&["nearpage-no-such-command"]).go().unwrap_err();
+        let error = child(&["nearpage-no-such-command"]).execute().unwrap_err();
         assert!(matches!(error, Error::CommandNotFound { .. }), "{error}");
-        let error = child(&["/"]).go().unwrap_err();
+        let error = child(&["/"]).execute().unwrap_err();
         assert!(matches!(error, Error::NotExecutable { .. }), "{error}");
         assert!(matches!(
             Child::waiting(&[], &[], &[]),

@@ -10,6 +10,8 @@
 //! A running sum of the shares, with a random start, picks the set of each interval. Each interval uses the upper set
 //! with its share as probability, independent of earlier shares, so sums of weights are right on average.
 
+use std::path::Path;
+
 /// Rate of the fastest event, in samples per second. It is a prime, like the steady rates.
 const FAST_HZ: f64 = 4_001.0;
 /// The slowest event's part of the steady rate. The other event's rate is 4 + the golden ratio times as high. No
@@ -22,6 +24,12 @@ const CPUS_OF_THREE: usize = 64;
 const SHARE_MIN: f64 = 0.25;
 /// Share of the time from which sampling does not pause.
 const ALWAYS: f64 = 0.97;
+
+/// Highest rate per CPU that the kernel accepts; `None` if the kernel names no limit.
+pub(crate) fn kernel_rate_limit_hz(proc_root: &Path) -> Option<f64> {
+    let file = proc_root.join("sys/kernel/perf_event_max_sample_rate");
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
 
 /// Rates of the events to open, the slowest first, for `steady_hz` in long runs. The kernel allows `max_hz` samples
 /// per second and CPU.

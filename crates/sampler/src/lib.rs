@@ -97,6 +97,7 @@ mod attached;
 #[doc(hidden)]
 pub mod bench;
 mod budget;
+mod budgeted_rate;
 mod bundle;
 mod calibrate;
 mod cgroup;
@@ -123,7 +124,6 @@ mod marks;
 mod merge;
 mod opening;
 mod overhead;
-mod pace;
 mod page_nodes;
 mod perf_event;
 mod pmu;
@@ -161,6 +161,6 @@ pub use sampler::{
     DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary, choose_source,
 };
 pub use signal::SignalLosses;
-pub use source::{Choice, RequestedSource};
+pub use source::{RequestedSource, SourceChoice};
 pub use target::Target;
 pub use threads::SampledThread;

@@ -5,7 +5,7 @@ use nearpage_recording::ThreadIndex;
 
 /// A thread that was sampled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sampled {
+pub(crate) struct LookasideEntry {
     pub pid: u32,
     pub tid: u32,
     /// `None` if the thread's samples do not count.
@@ -23,13 +23,13 @@ const PLACES: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Lookaside {
     /// Entries with their generation.
-    places: Vec<(u64, Sampled)>,
+    places: Vec<(u64, LookasideEntry)>,
     generation: u64,
 }
 
 impl Default for Lookaside {
     fn default() -> Self {
-        let nobody = Sampled {
+        let empty = LookasideEntry {
             pid: 0,
             tid: 0,
             thread: None,
@@ -37,20 +37,20 @@ impl Default for Lookaside {
             weight: 1.0,
         };
         Self {
-            places: vec![(0, nobody); PLACES],
+            places: vec![(0, empty); PLACES],
             generation: 1,
         }
     }
 }
 
 impl Lookaside {
-    pub fn find(&self, pid: u32, tid: u32) -> Option<Sampled> {
+    pub fn find(&self, pid: u32, tid: u32) -> Option<LookasideEntry> {
         let (generation, sampled) = self.places[tid as usize % PLACES];
         let is_found = generation == self.generation && sampled.tid == tid && sampled.pid == pid;
         is_found.then_some(sampled)
     }
 
-    pub fn keep(&mut self, sampled: Sampled) {
+    pub fn keep(&mut self, sampled: LookasideEntry) {
         self.places[sampled.tid as usize % PLACES] = (self.generation, sampled);
     }
 
@@ -64,11 +64,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_its_last_threads_until_it_is_cleared() {
+    fn an_entry_holds_the_last_thread_until_the_cache_is_cleared() {
         let mut lookaside = Lookaside::default();
         assert!(lookaside.find(0, 0).is_none());
         for tid in [5, 5 + PLACES as u32] {
-            lookaside.keep(Sampled {
+            lookaside.keep(LookasideEntry {
                 pid: 5,
                 tid,
                 thread: Some(ThreadIndex(tid)),

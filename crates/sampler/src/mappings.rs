@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_keeps_its_age() {
+    fn grown_mappings_keep_their_age() {
         let mut mappings = Mappings::default();
         let heap = mapping(0x1000, 0x3000, 3, "[heap]");
         assert_eq!(mapped(&mut mappings, &heap), [Change::Mapped(heap.clone())]);

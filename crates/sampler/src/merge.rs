@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_ring_has_out_of_order_is_counted() {
+    fn records_of_a_ring_out_of_order_are_counted() {
         let bytes = [exit(5, 0), exit(3, 1), exit(9, 0)].concat();
         let mut window = Window::default();
         let mut seen = Vec::new();

@@ -86,8 +86,8 @@ impl Overhead {
         }
     }
 
-    pub fn ask(&mut self, rate_hz: f64) {
-        self.governor.ask(rate_hz);
+    pub fn set_target_hz(&mut self, rate_hz: f64) {
+        self.governor.set_target_hz(rate_hz);
     }
 
     /// Cost of a sample: [inside the program](crate::sample_cost), and in CPU time of the recorder; `None` while there
@@ -241,7 +241,7 @@ impl DutyCycle {
     }
 
     /// Time until the next switch.
-    pub fn patience(&self, now_ns: u64) -> Duration {
+    pub fn timeout(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.next_ns.saturating_sub(now_ns))
     }
 
@@ -264,7 +264,7 @@ mod tests {
             while now_ns < 400 * TURN_NS {
                 switches += u32::from(turns.switch(now_ns).is_some());
                 let step = turns
-                    .patience(now_ns)
+                    .timeout(now_ns)
                     .min(Duration::from_millis(200))
                     .as_nanos() as u64;
                 let step = step.max(1);
@@ -330,7 +330,7 @@ mod tests {
             ..Calibration::default()
         };
         let mut overhead = Overhead::new(governor, Source::Clock, &calibration, 1);
-        overhead.ask(f64::INFINITY);
+        overhead.set_target_hz(f64::INFINITY);
         let (mut program_ns, mut samples) = (0.0, 0);
         for round in 2..4_000 {
             // The program gets ten times too many and too few samples, alternately.

@@ -402,7 +402,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn every_truncation_is_told(cut in 0usize..80) {
+        fn every_truncation_is_reported(cut in 0usize..80) {
             let bytes = record(kind::SAMPLE, misc::USER, &words(&[7, 1, 2, 99, 3, 2, 10, 11, 12]));
             prop_assert_eq!(record_bytes(&bytes[..cut]), Err(Malformed));
         }

@@ -52,7 +52,7 @@ pub(crate) enum Interruption {
 /// Samples of the calling thread at intervals of some milliseconds.
 pub(crate) trait Interruptions {
     /// The interruption since the last call; `now_ns` is the time.
-    fn came(&mut self, now_ns: u64) -> Interruption;
+    fn interruption(&mut self, now_ns: u64) -> Interruption;
     /// The interruption with which samples are compared.
     fn otherwise(&self) -> Interruption;
 }
@@ -81,7 +81,7 @@ trait Windows {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     ns: f64,
-    came: Interruption,
+    interruption: Interruption,
     /// Whether another task used the CPU during the window.
     switched_out: bool,
 }
@@ -91,7 +91,7 @@ fn of_windows(windows: &mut dyn Windows, otherwise: Interruption) -> Option<f64>
     while samples <= SAMPLES
         && let Some(window) = windows.next()
     {
-        samples += usize::from(window.came == Interruption::Sample && !window.switched_out);
+        samples += usize::from(window.interruption == Interruption::Sample && !window.switched_out);
         all.push(window);
     }
     let cost_ns = cost_of(&all, otherwise)?;
@@ -101,10 +101,10 @@ fn of_windows(windows: &mut dyn Windows, otherwise: Interruption) -> Option<f64>
 /// Difference in duration between the windows around a sample and those around `otherwise`. Both include the window
 /// before, as a tick begins before it is noticed, and the window after, in which cached data are fetched again.
 fn cost_of(windows: &[Window], otherwise: Interruption) -> Option<f64> {
-    let around = |came: Interruption| {
-        let near = windows
-            .windows(3)
-            .filter(|near| near[1].came == came && near.iter().all(|window| !window.switched_out));
+    let around = |interruption: Interruption| {
+        let near = windows.windows(3).filter(|near| {
+            near[1].interruption == interruption && near.iter().all(|window| !window.switched_out)
+        });
         near.map(|near| near.iter().map(|window| window.ns).sum())
             .collect::<Vec<f64>>()
     };
@@ -140,7 +140,7 @@ impl Windows for ThreadWindows<'_> {
         self.end_ns = now_ns();
         Some(Window {
             ns: self.end_ns.saturating_sub(begin_ns) as f64,
-            came: self.coming.came(self.end_ns),
+            interruption: self.coming.interruption(self.end_ns),
             switched_out: self.switches != switches,
         })
     }
@@ -204,6 +204,11 @@ mod tests {
     use super::*;
 
     const BARE_NS: f64 = 30_000.0;
+    const KINDS: [Interruption; 3] = [
+        Interruption::Nothing,
+        Interruption::Tick,
+        Interruption::Sample,
+    ];
     const TICK_NS: f64 = 19_000.0;
 
     /// A machine with a simulated clock. Every `every`th of its windows of 30 µs has a sample; or it has a tick, and
@@ -254,7 +259,7 @@ mod tests {
             of_windows(self, otherwise)
         }
 
-        fn came(&self, window: usize) -> Interruption {
+        fn interruption(&self, window: usize) -> Interruption {
             match (window.is_multiple_of(self.every), self.by_ticks) {
                 (false, _) => Interruption::Nothing,
                 (true, true) if (window / self.every).is_multiple_of(2) => Interruption::Tick,
@@ -268,16 +273,17 @@ mod tests {
             self.left = self.left.checked_sub(1)?;
             self.windows += 1;
             let mut ns = BARE_NS + self.below(600) as f64;
-            let came = self.came(self.windows);
-            ns += if came == Interruption::Sample {
+            let interruption = self.interruption(self.windows);
+            ns += if interruption == Interruption::Sample {
                 self.cost_ns
             } else {
                 0.0
             };
             // A tick takes time before it is noticed.
-            let tick = self.by_ticks && self.came(self.windows + 1) != Interruption::Nothing;
+            let tick =
+                self.by_ticks && self.interruption(self.windows + 1) != Interruption::Nothing;
             ns += if tick { TICK_NS } else { 0.0 };
-            let after = self.came(self.windows - 1) == Interruption::Sample;
+            let after = self.interruption(self.windows - 1) == Interruption::Sample;
             ns += if after { self.after_ns } else { 0.0 };
             let switched_out = self.below(100) < self.switched;
             if switched_out {
@@ -288,7 +294,7 @@ mod tests {
             }
             Some(Window {
                 ns,
-                came,
+                interruption,
                 switched_out,
             })
         }
@@ -355,15 +361,15 @@ mod tests {
         ) {
             let windows: Vec<Window> = times
                 .iter()
-                .map(|&(ns, came)| Window {
+                .map(|&(ns, interruption)| Window {
                     ns,
-                    came: [Interruption::Nothing, Interruption::Tick, Interruption::Sample][usize::from(came)],
+                    interruption: KINDS[usize::from(interruption)],
                     switched_out: false,
                 })
                 .collect();
             let inner = windows.get(1..windows.len().saturating_sub(1)).unwrap_or_default();
             for otherwise in [Interruption::Nothing, Interruption::Tick] {
-                let many = |came| inner.iter().filter(|window| window.came == came).count() >= SAMPLES_MIN;
+                let many = |kind| inner.iter().filter(|window| window.interruption == kind).count() >= SAMPLES_MIN;
                 let expected = many(Interruption::Sample) && many(otherwise);
                 prop_assert_eq!(cost_of(&windows, otherwise).is_some(), expected);
             }

@@ -30,7 +30,7 @@ use crate::overhead::{DutyCycle, RateChange};
 use crate::page_nodes;
 use crate::processes::Processes;
 use crate::signal::{SignalLosses, Signals};
-use crate::source::Choice;
+use crate::source::SourceChoice;
 use crate::threads::SampledThread;
 
 /// State of a recording.
@@ -95,7 +95,7 @@ pub struct Sampler {
     follower: Follower,
     interrupts: Interrupts,
     calibration: Calibration,
-    choice: Choice,
+    choice: SourceChoice,
     notes: Vec<String>,
     page_nodes: bool,
     page_bytes: usize,
@@ -107,7 +107,7 @@ pub struct Sampler {
     /// Bit set of each task's events that are on.
     on: u32,
     /// Whether the time is between `enable_at_ns` and `disable_at_ns`.
-    wanted: bool,
+    in_window: bool,
     begin_ns: u64,
     /// Future switches of sampling, CLOCK_MONOTONIC.
     enable_at_ns: Option<u64>,
@@ -165,7 +165,7 @@ impl Sampler {
     }
 
     /// The source of accesses, and the reason for its choice.
-    pub fn choice(&self) -> &Choice {
+    pub fn choice(&self) -> &SourceChoice {
         &self.choice
     }
 
@@ -174,10 +174,10 @@ impl Sampler {
         &self.notes
     }
 
-    /// Waits up to `patience` for records, follows them and hands over accesses and events. Call it until it returns
+    /// Waits up to `timeout` for records, follows them and hands over accesses and events. Call it until it returns
     /// another state than [`State::Running`], then call [`finish`](Self::finish).
-    pub fn drain(&mut self, patience: Duration, sink: &mut dyn Sink) -> Result<State, Error> {
-        self.wait(patience)?;
+    pub fn drain(&mut self, timeout: Duration, sink: &mut dyn Sink) -> Result<State, Error> {
+        self.wait(timeout)?;
         let over = self.switch_clock();
         let interrupted = self.interrupted();
         let state = match &mut self.observed {
@@ -203,7 +203,7 @@ impl Sampler {
     /// Ends the recording: stops sampling and hands over the remaining records. `state` is the result of the last
     /// [`drain`](Self::drain).
     pub fn finish(mut self, state: State, sink: &mut dyn Sink) -> Result<Summary, Error> {
-        self.wanted = false;
+        self.in_window = false;
         self.rings.iter_mut().for_each(|ring| ring.switch(0));
         let counting_share = self.counting_share();
         if let ObservedTarget::Attached(attached) = &self.observed {
@@ -213,7 +213,7 @@ impl Sampler {
         self.round(sink)?;
         self.round_ns = u64::MAX;
         self.round(sink)?;
-        self.notes.extend(self.follower.filter.unseen());
+        self.notes.extend(self.follower.filter.never_found());
         if let (ObservedTarget::Command(_), State::Ended(_)) = (&self.observed, state) {
             self.notes.extend(self.left_running());
         }
@@ -270,33 +270,33 @@ impl Sampler {
         if self.choice.source != Source::Pmu {
             return 1.0;
         }
-        let (mut counting_ns, mut wanted_ns) = (0, 0);
+        let (mut counting_ns, mut expected_ns) = (0, 0);
         for ring in &self.rings {
-            let (counting, wanted) = ring.counting_ns();
-            (counting_ns, wanted_ns) = (counting_ns + counting, wanted_ns + wanted);
+            let (counting, expected) = ring.counting_ns();
+            (counting_ns, expected_ns) = (counting_ns + counting, expected_ns + expected);
         }
-        match wanted_ns {
+        match expected_ns {
             0 => 1.0,
-            wanted_ns => (counting_ns as f64 / wanted_ns as f64).min(1.0),
+            expected_ns => (counting_ns as f64 / expected_ns as f64).min(1.0),
         }
     }
 
     /// Records to the end: calls [`drain`](Self::drain) in a loop, then [`finish`](Self::finish).
     pub fn run(mut self, sink: &mut dyn Sink) -> Result<Summary, Error> {
         loop {
-            // With a budget, rounds are costly, and the pace determines when the next one is due.
-            let patience = match (&self.rate, self.give_up_at_ns) {
+            // With a budget, rounds are costly, and the chosen rate determines when the next one is due.
+            let timeout = match (&self.rate, self.give_up_at_ns) {
                 (RateControl::Budget(_), None) => Duration::from_secs(2),
                 _ => Duration::from_millis(200),
             };
-            let state = self.drain(patience, sink)?;
+            let state = self.drain(timeout, sink)?;
             if state != State::Running {
                 return self.finish(state, sink);
             }
         }
     }
 
-    fn wait(&mut self, patience: Duration) -> Result<(), Error> {
+    fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
         let readable = |fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -325,15 +325,13 @@ impl Sampler {
             .min();
         let until_switch =
             next_switch_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
-        let patience = patience.min(self.duty_cycle.patience(now_ns()));
-        let patience = patience.min(self.rate.patience(now_ns()));
-        let patience = until_switch.map_or(patience, |until| {
-            patience.min(until + Duration::from_millis(1))
+        let timeout = timeout.min(self.duty_cycle.timeout(now_ns()));
+        let timeout = timeout.min(self.rate.timeout(now_ns()));
+        let timeout = until_switch.map_or(timeout, |until| {
+            timeout.min(until + Duration::from_millis(1))
         });
-        let timeout_ms = patience
-            .as_nanos()
-            .div_ceil(1_000_000)
-            .min(i32::MAX as u128) as libc::c_int;
+        let timeout_ms =
+            timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as libc::c_int;
         // SAFETY: the array has the given length and outlives the call.
         let result = unsafe {
             libc::poll(

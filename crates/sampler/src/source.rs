@@ -102,7 +102,7 @@ pub(crate) enum Refused {
 
 /// The chosen source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct SourceChoice {
     /// The source.
     pub source: Source,
     /// One line for the user: the source, and why no better one works.
@@ -116,13 +116,13 @@ pub struct Choice {
 const OTHER_FILES: u64 = 16;
 
 /// Chooses a source. If none works, the error has the reason for each.
-pub(crate) fn choose(requested: RequestedSource, facts: &Facts) -> Result<Choice, Error> {
+pub(crate) fn choose(requested: RequestedSource, facts: &Facts) -> Result<SourceChoice, Error> {
     let pmu = pmu_works(facts);
     let clock = clock_works(facts);
     let signal = signal_works(facts);
     let fixed_period = matches!(facts.pmu, Pmu::Listed { fixed_period, .. } if fixed_period);
     let found = |source, line: String| {
-        Ok(Choice {
+        Ok(SourceChoice {
             source,
             line,
             fixed_period: fixed_period && source == Source::Pmu,

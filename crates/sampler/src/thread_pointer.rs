@@ -118,13 +118,13 @@ mod tests {
             (unsafe { libc::gettid() } as u32, pointer)
         };
         let mut pointers = ThreadPointers::default();
-        let (told, telling) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            told.send(own()).unwrap();
+            sender.send(own()).unwrap();
             let _ = ended.recv();
         });
-        for (tid, pointer) in [own(), telling.recv().unwrap()] {
+        for (tid, pointer) in [own(), receiver.recv().unwrap()] {
             assert_eq!(pointers.of(std::process::id(), tid), Some(pointer));
         }
         drop(end);

@@ -92,7 +92,7 @@ impl Threads {
     }
 
     /// Counts of a thread, to be changed, after entering a sample on `cpu`.
-    pub fn seen_on(&mut self, thread: ThreadIndex, cpu: CpuId) -> &mut SampleCounts {
+    pub fn count_on(&mut self, thread: ThreadIndex, cpu: CpuId) -> &mut SampleCounts {
         self.changed[thread.0 as usize] = true;
         let SampledThread { cpus, counts, .. } = &mut self.all[thread.0 as usize];
         match cpus.iter_mut().find(|(other, _)| *other == cpu) {
@@ -156,8 +156,8 @@ mod tests {
         let second = threads.begin(1, 7);
         assert_ne!(first, second);
         threads.counts(second).compute += 1;
-        threads.seen_on(second, CpuId(3));
-        threads.seen_on(second, CpuId(3));
+        threads.count_on(second, CpuId(3));
+        threads.count_on(second, CpuId(3));
         let mut changed = Vec::new();
         threads.take_changed(|thread, counts| changed.push((thread, counts.compute)));
         threads.take_changed(|thread, _| panic!("{thread:?} again"));
@@ -174,7 +174,7 @@ mod tests {
         let all: Vec<ThreadIndex> = (0..3).map(|tid| threads.begin(1, tid)).collect();
         let mut busy = |samples: [u32; 3]| {
             for (thread, samples) in all.iter().zip(samples) {
-                (0..samples).for_each(|_| _ = threads.seen_on(*thread, CpuId(0)));
+                (0..samples).for_each(|_| _ = threads.count_on(*thread, CpuId(0)));
             }
             threads.busy()
         };

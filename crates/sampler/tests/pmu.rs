@@ -75,7 +75,7 @@ fn options(sys: &Path, source: RequestedSource, min_latency_cycles: u32) -> Opti
     options
 }
 
-fn record(options: &Options) -> (Kept, Summary, nearpage_sampler::Choice) {
+fn record(options: &Options) -> (Kept, Summary, nearpage_sampler::SourceChoice) {
     let mut kept = Kept::default();
     let sampler = Sampler::start(options).unwrap();
     let choice = sampler.choice().clone();

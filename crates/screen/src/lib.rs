@@ -41,7 +41,7 @@ use draw::{CommandOutput, draw};
 use view::{KeyOutcome, Started, View};
 
 /// How long the screen waits for keys before it checks the model.
-const PATIENCE: Duration = Duration::from_millis(100);
+const KEY_WAIT: Duration = Duration::from_millis(100);
 /// Interval at which the command's output is checked.
 const OUTPUT_AGAIN: Duration = Duration::from_millis(500);
 /// Number of kept lines of the command's output.
@@ -150,11 +150,11 @@ fn show(shared: &Shared, mut view: View, terminal: File, output: Option<&File>) 
     let mut lines: Option<Vec<String>> = output.map(|_| Vec::new());
     let mut output_due = Instant::now();
     while !shared.is_over.load(Ordering::Relaxed) {
-        let mut is_due = match event::poll(PATIENCE) {
+        let mut is_due = match event::poll(KEY_WAIT) {
             Ok(_) => take_events(shared, &mut view),
             Err(_) => {
                 // Keys cannot be read.
-                std::thread::sleep(PATIENCE);
+                std::thread::sleep(KEY_WAIT);
                 false
             }
         };

@@ -14,14 +14,14 @@ const DECISIONS_MAX: usize = 2000;
 /// Maximum number of processes that are kept after their end, for the summary.
 const ENDED_MAX: usize = 1000;
 /// Number of intervals in the shares at the beginning and at the end.
-const COMPARED: usize = 3;
+const COMPARED_INTERVALS: usize = 3;
 /// Factor by which the weight of a page's samples falls in each further interval. The mean age of samples is five
 /// intervals.
-const KEPT: f32 = 0.8;
+const SAMPLE_DECAY: f32 = 0.8;
 /// Number of processes whose memory is queried: those with the most samples.
 const MEMORY_OF: usize = 30;
 /// Pages with a smaller sum of samples are forgotten.
-const FORGOTTEN: f32 = 0.05;
+const SAMPLES_MIN: f32 = 0.05;
 
 /// The command that shows the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,11 +156,11 @@ impl Process {
         self.all.add(now);
         push(&mut self.history, now.local_share(), HISTORY);
         if now.accesses > 0.0 {
-            if self.sampled_intervals < COMPARED {
+            if self.sampled_intervals < COMPARED_INTERVALS {
                 self.first.add(now);
             }
             self.sampled_intervals += 1;
-            push(&mut self.latest, now, COMPARED);
+            push(&mut self.latest, now, COMPARED_INTERVALS);
         }
     }
 }
@@ -366,8 +366,10 @@ impl Model {
 
     fn take_pages(&mut self, entry: &Entry) {
         self.pages.retain(|_, page| {
-            page.by_node.iter_mut().for_each(|count| *count *= KEPT);
-            page.sum() >= FORGOTTEN
+            page.by_node
+                .iter_mut()
+                .for_each(|count| *count *= SAMPLE_DECAY);
+            page.sum() >= SAMPLES_MIN
         });
         let interval = &entry.interval;
         for number in &interval.forgotten {
@@ -427,7 +429,7 @@ impl Model {
             .iter()
             .filter_map(|&pid| Some((pid, memory.of(pid)?)))
             .collect();
-        memory.want(pids);
+        memory.set_watched(pids);
     }
 
     /// The decision with this number, if it is still kept.

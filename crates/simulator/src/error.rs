@@ -12,8 +12,8 @@ pub enum Error {
     Machine(#[from] Fault),
     #[error(transparent)]
     Parameter(#[from] ParameterError),
-    #[error("{policy} makes no sense on this machine: {reason}")]
-    NoSense {
+    #[error("{policy} cannot run on this machine: {reason}")]
+    UnsuitablePolicy {
         policy: String,
         reason: &'static str,
     },

@@ -164,7 +164,7 @@ fn simulate_one(
     let figures = Figures::new(machine, timing, &job.options);
     let homes = first_homes(trace, timing, &figures, job)?;
     if let Some(reason) = job.policy.unsuitable_on(timing) {
-        return Err(Error::NoSense {
+        return Err(Error::UnsuitablePolicy {
             policy: job.policy.name().to_owned(),
             reason,
         });
@@ -202,11 +202,11 @@ fn simulate_one(
         | SimulatedPolicy::Homes { .. } => run.under::<_, false>(StaticPlacement),
         SimulatedPolicy::MigrateReplicate {
             thresholds,
-            halves,
+            mode,
             adaptive,
         } => {
             let policy = MigrateReplicate::new(thresholds, &setting)?;
-            let policy = match halves {
+            let policy = match mode {
                 MigrateReplicateMode::Both => policy,
                 MigrateReplicateMode::Migrate => policy.migrate_only(),
                 MigrateReplicateMode::Replicate => policy.replicate_only(),

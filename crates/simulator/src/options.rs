@@ -24,8 +24,8 @@ pub enum Information {
     /// Stall time, as a clock samples it: one observation per stall time of `every` unloaded remote misses. A miss that
     /// takes longer is seen more often.
     Clock,
-    /// The source that the policy itself asks for: samples, or hinting faults.
-    Asked,
+    /// The source that the policy itself requests: samples, or hinting faults.
+    ByPolicy,
 }
 
 impl Information {
@@ -35,15 +35,18 @@ impl Information {
         (Self::Tlb, "tlb", "sampled-tlb"),
         (Self::Loads, "loads", "loads"),
         (Self::Clock, "clock", "clock"),
-        (Self::Asked, "asked", "asked"),
+        (Self::ByPolicy, "policy", "policy"),
     ];
 
     /// The source with this name, and the sampling period (one event in that many is shown).
     fn from_word(word: &str) -> Option<(Self, u32)> {
+        // Earlier versions called the policy's own source `asked`.
+        let word = if word == "asked" { "policy" } else { word };
         let (information, all, _) = Self::WORDS
             .into_iter()
             .find(|(_, all, sampled)| word == *all || word == *sampled)?;
-        let in_full = word == all && matches!(information, Self::Cache | Self::Tlb | Self::Asked);
+        let in_full =
+            word == all && matches!(information, Self::Cache | Self::Tlb | Self::ByPolicy);
         Some((information, if in_full { 1 } else { EVERY_SAMPLED }))
     }
 
@@ -219,7 +222,7 @@ impl Job {
         let (information, every) = match policy {
             // `auto` is designed for sampled misses.
             SimulatedPolicy::Auto(_) => (Information::Cache, EVERY_SAMPLED),
-            _ if policy.asks() => (Information::Asked, 1),
+            _ if policy.requests_samples() => (Information::ByPolicy, 1),
             _ => (Information::Cache, 1),
         };
         Self {
@@ -280,12 +283,12 @@ impl Job {
                 return Ok(false);
             }
             "source" => {
-                let asks = self.policy.asks();
+                let requests_samples = self.policy.requests_samples();
                 (options.information, options.every) = Information::from_word(value)
-                    .filter(|found| asks || found.0 != Information::Asked)
+                    .filter(|found| requests_samples || found.0 != Information::ByPolicy)
                     .ok_or_else(|| {
-                        one_of(match asks {
-                            true => "cache, sampled-cache, tlb, sampled-tlb, loads, clock, asked",
+                        one_of(match requests_samples {
+                            true => "cache, sampled-cache, tlb, sampled-tlb, loads, clock, policy",
                             false => "cache, sampled-cache, tlb, sampled-tlb, loads, clock",
                         })
                     })?;

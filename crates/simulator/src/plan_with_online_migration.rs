@@ -25,7 +25,7 @@ impl OnlinePolicy for PlanWithOnlineMigration {
 
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
         self.planned.observe(observation, actions);
-        let is_shown = self.shown.one_in_so_many(observation.node);
+        let is_shown = self.shown.is_selected(observation.node);
         if is_shown && !self.planned.holds(observation.page) {
             self.auto.observe(observation, actions);
         }
@@ -58,8 +58,8 @@ impl OnlinePolicy for PlanWithOnlineMigration {
         }
     }
 
-    fn still_wants(&self, action: &Action) -> bool {
-        self.planned.still_wants(action)
+    fn is_still_requested(&self, action: &Action) -> bool {
+        self.planned.is_still_requested(action)
     }
 
     fn refused(&mut self, action: &Action, copies: Copies) {

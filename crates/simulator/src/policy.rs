@@ -32,7 +32,7 @@ pub enum SimulatedPolicy {
         /// Thresholds, for a policy that sees every miss.
         thresholds: Thresholds,
         /// Whether the policy migrates, replicates, or both.
-        halves: MigrateReplicateMode,
+        mode: MigrateReplicateMode,
         /// The trigger adapts to memory pressure and lock contention (Verghese §6.2.2, §8.2).
         adaptive: bool,
     },
@@ -132,9 +132,9 @@ impl SimulatedPolicy {
 
     /// The policy with this name and its published parameters.
     pub fn from_name(name: &str) -> Option<Self> {
-        let dynamic = |halves| Self::MigrateReplicate {
+        let dynamic = |mode| Self::MigrateReplicate {
             thresholds: Thresholds::default(),
-            halves,
+            mode,
             adaptive: false,
         };
         match name {
@@ -170,15 +170,15 @@ impl SimulatedPolicy {
             Self::KernelBalancing(_) => "kernel-balancing",
             Self::Auto(_) => "auto",
             Self::MigrateReplicate {
-                halves: MigrateReplicateMode::Both,
+                mode: MigrateReplicateMode::Both,
                 ..
             } => "migrate-replicate",
             Self::MigrateReplicate {
-                halves: MigrateReplicateMode::Migrate,
+                mode: MigrateReplicateMode::Migrate,
                 ..
             } => "migrate",
             Self::MigrateReplicate {
-                halves: MigrateReplicateMode::Replicate,
+                mode: MigrateReplicateMode::Replicate,
                 ..
             } => "replicate",
         }
@@ -200,11 +200,11 @@ impl SimulatedPolicy {
             .iter()
             .filter(|pages| **pages != Some(0));
         (self.is_online() && memories.count() < 2)
-            .then_some("its memory is on one node, and no page could go elsewhere")
+            .then_some("its memory is on one node, so no page can move")
     }
 
-    /// Does the policy ask for samples or hinting faults?
-    pub(crate) fn asks(&self) -> bool {
+    /// Does the policy request samples or hinting faults itself?
+    pub(crate) fn requests_samples(&self) -> bool {
         matches!(self, Self::Carrefour(_) | Self::KernelBalancing(_))
     }
 

@@ -3,7 +3,7 @@
 use nearpage_machine::Prefetcher;
 
 /// Number of steps of a stream whose requests are kept; a prefetcher is fewer steps ahead.
-const KEPT: usize = 32;
+const STREAM_STEPS_MAX: usize = 32;
 
 /// Arrival of a requested line; times in femtoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +32,8 @@ struct Stream {
     stride: i64,
     /// Number of accesses before the latest.
     steps: usize,
-    /// Arrivals of requested lines, by the step that accesses the line, modulo [`KEPT`].
-    requested: [Option<Arrival>; KEPT],
+    /// Arrivals of requested lines, by the step that accesses the line, modulo [`STREAM_STEPS_MAX`].
+    requested: [Option<Arrival>; STREAM_STEPS_MAX],
 }
 
 /// The streams that a CPU's prefetcher follows.
@@ -60,7 +60,7 @@ impl Streams {
             }
             stream.steps += 1;
             stream.line = line;
-            return stream.requested[stream.steps % KEPT].take();
+            return stream.requested[stream.steps % STREAM_STEPS_MAX].take();
         }
         let most = i64::from(figures.stride_lines_max);
         let near = |stream: &Stream| in_page(stream) && (stream.line - line).abs() <= most;
@@ -68,7 +68,7 @@ impl Streams {
             self.current = current;
             let stream = &mut self.streams[current];
             (stream.stride, stream.line, stream.steps) = (line - stream.line, line, 1);
-            stream.requested = [None; KEPT];
+            stream.requested = [None; STREAM_STEPS_MAX];
             return None;
         }
         let new = Stream {
@@ -76,7 +76,7 @@ impl Streams {
             line,
             stride: 0,
             steps: 0,
-            requested: [None; KEPT],
+            requested: [None; STREAM_STEPS_MAX],
         };
         if self.streams.len() < figures.streams as usize {
             self.current = self.streams.len();
@@ -95,12 +95,12 @@ impl Streams {
         let goes_on = |stream: &&Stream| stream.page == page && stream.line + stream.stride == line;
         let stream = self.streams.iter().find(goes_on);
         stream.is_some_and(|stream| {
-            stream.stride != 0 && stream.requested[(stream.steps + 1) % KEPT].is_some()
+            stream.stride != 0 && stream.requested[(stream.steps + 1) % STREAM_STEPS_MAX].is_some()
         })
     }
 
     /// Does the latest access request a line of its page? Streams request lines from their second access on.
-    pub fn wants_line(&self, figures: &Prefetcher, lines_per_page: u64) -> bool {
+    pub fn must_request_line(&self, figures: &Prefetcher, lines_per_page: u64) -> bool {
         let Some(stream) = self.streams.get(self.current) else {
             return false;
         };
@@ -108,11 +108,11 @@ impl Streams {
         stream.stride != 0 && u64::try_from(ahead).is_ok_and(|line| line < lines_per_page)
     }
 
-    /// Notes the request of the line that [`Streams::wants_line`] asked for.
+    /// Notes the request of the line that [`Streams::must_request_line`] asked for.
     pub fn request(&mut self, arrival: Arrival, figures: &Prefetcher) {
         if let Some(stream) = self.streams.get_mut(self.current) {
             let step = stream.steps + figures.steps_ahead as usize;
-            stream.requested[step % KEPT] = Some(arrival);
+            stream.requested[step % STREAM_STEPS_MAX] = Some(arrival);
         }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         let mut requests = 0;
         let accesses = lines.iter().zip(1..).map(|(&line, number)| {
             let arrival = streams.access(7, line, figures);
-            if streams.wants_line(figures, 64) {
+            if streams.must_request_line(figures, 64) {
                 requests += 1;
                 let (completes, latency) = (number, 0);
                 streams.request(Arrival { completes, latency }, figures);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_skips_lines_is_followed_where_the_machine_can() {
+    fn strided_streams_are_prefetched_if_the_machine_can() {
         assert_eq!(requested(&[0, 2, 4, 6], &OPTERON), (vec![None; 4], 0));
         let strided = Prefetcher {
             stride_lines_max: 4,
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(streams.access(page, line, &OPTERON), None);
         }
         // The stream of page 0 was the older of two and was replaced.
-        assert!(!streams.wants_line(&OPTERON, 64));
+        assert!(!streams.must_request_line(&OPTERON, 64));
         assert_eq!(streams.streams.len(), 2);
     }
 }

@@ -7,7 +7,7 @@ mod kernel_thread;
 mod moving;
 mod phases;
 mod policy_requests;
-mod sampled;
+mod sampling;
 mod scheduling;
 
 use nearpage_machine::{Energy, MoveCost};
@@ -22,8 +22,8 @@ use self::kernel_thread::KernelThread;
 use self::moving::{is_hit, is_store_hit};
 use self::phases::Phases;
 use self::policy_requests::PolicyRequests;
-pub(crate) use self::sampled::Distances;
-use self::sampled::Sampled;
+pub(crate) use self::sampling::Distances;
+use self::sampling::SamplingState;
 use self::scheduling::{Cpu, MARK, Running, Signal};
 use crate::Error;
 use crate::figures::{FS, Figures, TIME_MAX};
@@ -75,7 +75,7 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     policy_requests: PolicyRequests,
     /// Process of each thread.
     applications: Vec<u16>,
-    sampled: Sampled,
+    sampling: SamplingState,
     actions: Vec<Action>,
     kernel_thread: KernelThread,
     next_epoch: u64,
@@ -144,7 +144,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 .map(|thread| trace.application(thread))
                 .collect(),
             policy,
-            sampled: Sampled::new(figures, &job.options, traced.len()),
+            sampling: SamplingState::new(figures, &job.options, traced.len()),
             actions: Vec::new(),
             kernel_thread: KernelThread::default(),
             next_epoch: epoch_length,
@@ -294,7 +294,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             Information::Cache => false,
             Information::Tlb => hit.tlb_miss,
             Information::Loads | Information::Clock => true,
-            Information::Asked => match self.policy_requests.view {
+            Information::ByPolicy => match self.policy_requests.view {
                 View::All | View::Nothing => false,
                 View::Samples { .. } => {
                     let [second, third] = self.figures.hit;
@@ -446,7 +446,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         let shown = match self.job.options.information {
             Information::Cache => demand,
             Information::Tlb => miss.tlb_miss,
-            Information::Asked => match self.policy_requests.view {
+            Information::ByPolicy => match self.policy_requests.view {
                 View::All => demand,
                 View::Nothing => false,
                 View::Samples { .. } | View::Faults { .. } => {
@@ -455,17 +455,17 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 }
             },
             Information::Loads => {
-                miss.kind == AccessKind::Load && latency >= self.sampled.latency_min
+                miss.kind == AccessKind::Load && latency >= self.sampling.latency_min
             }
             Information::Clock => {
-                for _ in 0..self.sampled.clock_samples(number, latency) {
+                for _ in 0..self.sampling.clock_samples(number, latency) {
                     self.observe(number, miss, copies);
                 }
                 false
             }
         };
         let node = self.threads[number].node;
-        if shown && self.sampled.distances.one_in_so_many(node) {
+        if shown && self.sampling.distances.is_selected(node) {
             self.observe(number, miss, copies);
         }
     }

@@ -460,7 +460,7 @@ fn a_trace_for_another_machine_is_refused() {
 }
 
 #[test]
-fn what_takes_longer_than_can_be_counted_is_refused() {
+fn times_beyond_the_clocks_range_are_refused() {
     let refused = |more: &str, name: &str, settings: &[(&str, &str)]| {
         let trace = touched_by_first(
             1,

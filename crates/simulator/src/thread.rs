@@ -85,7 +85,7 @@ pub(crate) struct Totals {
 }
 
 /// Distance in misses for prefetching state of pages.
-const AHEAD: usize = 2;
+const PREFETCH_MISSES: usize = 2;
 
 /// Data for policies about a thread, besides its misses.
 #[derive(Clone, Copy, Debug, Default)]
@@ -236,10 +236,10 @@ impl<'a> Thread<'a> {
         self.trace_events[self.trace_event].2
     }
 
-    /// Page of the miss that is [`AHEAD`] misses away, if it is in the batch.
+    /// Page of the miss that is [`PREFETCH_MISSES`] misses away, if it is in the batch.
     #[inline]
     pub fn page_ahead(&self) -> Option<u32> {
-        let miss = self.misses.get(self.at + AHEAD);
+        let miss = self.misses.get(self.at + PREFETCH_MISSES);
         miss.map(|miss| miss.page.0)
     }
 

@@ -295,12 +295,12 @@ impl Caches {
         if self.simple {
             self.serve::<true>(miss, outcome)
         } else {
-            self.serve_any(miss, outcome)
+            self.serve_general(miss, outcome)
         }
     }
 
     #[inline(never)]
-    fn serve_any(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
+    fn serve_general(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
         self.serve::<false>(miss, outcome)
     }
 

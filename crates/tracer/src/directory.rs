@@ -8,8 +8,8 @@
 //! # A set
 //! A set is whole host cache lines of eight words each. Bit 0 of word 0 is the lock. The other bits depend on the size:
 //!
-//! - With up to `SMALL` slots, they are a bit for each slot that is taken. Slots are searched one by one from the
-//!   lowest, and the lowest free slot is taken first, so that a set with few lines fits the lock's host
+//! - With up to `LINEAR_SEARCH_SLOTS_MAX` slots, they are a bit for each slot that is taken. Slots are searched one by
+//!   one from the lowest, and the lowest free slot is taken first, so that a set with few lines fits the lock's host
 //!   cache line.
 //! - With more slots, bits 1–31 are the number of slots ever taken, and bits 32–63 the first free one of these + 1. The
 //!   heads of hash chains follow, one to a bucket and two to a word (slot + 1), then each slot's
@@ -26,7 +26,7 @@ use crate::lock;
 use crate::sets::Place;
 
 /// Most slots of a set that is searched slot by slot.
-const SMALL: usize = 63;
+const LINEAR_SEARCH_SLOTS_MAX: usize = 63;
 /// Bits of holders in an entry's first word.
 const FIRST_BITS: usize = 19;
 const FIRST_MASK: u64 = (1 << FIRST_BITS) - 1;
@@ -82,7 +82,7 @@ impl Directory {
         // While a line replaces another, both are known.
         let slots = lines_of_set + 1;
         let slot_words = 1 + holders.saturating_sub(FIRST_BITS).div_ceil(64);
-        let (buckets, first) = if slots <= SMALL {
+        let (buckets, first) = if slots <= LINEAR_SEARCH_SLOTS_MAX {
             (0, 1)
         } else {
             let buckets = slots.next_power_of_two();
@@ -381,11 +381,11 @@ impl<const SIMPLE: bool> Set<'_, SIMPLE> {
 
     /// Slots that are taken.
     #[cfg(test)]
-    pub fn taken(&self) -> Vec<usize> {
+    pub fn taken_slots(&self) -> Vec<usize> {
         let head = self.head.get();
         if self.small() {
             let taken = |slot: &usize| head & 2 << slot != 0;
-            (0..SMALL).filter(taken).collect()
+            (0..LINEAR_SEARCH_SLOTS_MAX).filter(taken).collect()
         } else {
             let taken = |slot: &usize| self.holders(*slot).next().is_some();
             let ever = head as u32 as usize >> 1;

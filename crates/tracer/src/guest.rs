@@ -126,7 +126,7 @@ fn begin(guest: &Guest) {
 /// How many times slower than the host's clock the guest's clock runs.
 const SLOWER: u32 = 32;
 /// How long the clock runs at a time: a quarter of a tick.
-const CLOCK_GOES: Duration = Duration::from_millis(1);
+const CLOCK_STEP: Duration = Duration::from_millis(1);
 
 /// Stops the guest's clock most of the time.
 fn slow_the_clock() {
@@ -134,10 +134,10 @@ fn slow_the_clock() {
     while process().is_some() {
         // SAFETY: QEMU's functions, which take a lock of their own.
         unsafe { (guest.clock.disable_ticks)() };
-        sleep(CLOCK_GOES * (SLOWER - 1));
+        sleep(CLOCK_STEP * (SLOWER - 1));
         // SAFETY: as above.
         unsafe { (guest.clock.enable_ticks)() };
-        sleep(CLOCK_GOES);
+        sleep(CLOCK_STEP);
     }
 }
 

@@ -128,7 +128,7 @@ impl L1 {
 
     /// Number of lines that other CPUs have invalidated so far.
     #[inline]
-    pub fn taken(&self) -> u64 {
+    pub fn invalidated_lines(&self) -> u64 {
         self.taken.load(Relaxed)
     }
 

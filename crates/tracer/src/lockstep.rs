@@ -36,7 +36,7 @@ use crate::system;
 use slots::{Inner, Slot, State};
 
 /// How long a thread waits between two checks whether others are asleep.
-const PATIENCE: Duration = Duration::from_millis(4);
+const SLEEP_CHECK_INTERVAL: Duration = Duration::from_millis(4);
 /// Checks in a row that must find a thread asleep before it is left out: for threads in a system call, and for others.
 /// Two at least, because the first may have met a lock of the emulator's.
 const LOOKS: [u32; 2] = [2, 50];
@@ -237,7 +237,7 @@ impl Lockstep {
             if !slot.waits {
                 return;
             }
-            inner = self.rest(inner, member);
+            inner = self.wait_for_change(inner, member);
         }
     }
 
@@ -323,13 +323,17 @@ impl Lockstep {
             if inner.state(member) == State::Running {
                 continue;
             }
-            inner = self.rest(inner, member);
+            inner = self.wait_for_change(inner, member);
         }
     }
 
     /// Waits until a thread is notified. Spins on its host core at first, if there is a core for each thread that
     /// can run.
-    fn rest<'a>(&'a self, inner: MutexGuard<'a, Inner>, member: Member) -> MutexGuard<'a, Inner> {
+    fn wait_for_change<'a>(
+        &'a self,
+        inner: MutexGuard<'a, Inner>,
+        member: Member,
+    ) -> MutexGuard<'a, Inner> {
         let before = self.changes.load(Relaxed);
         let can_run: usize = inner.queues.iter().map(VecDeque::len).sum();
         let spin_ns = match inner.slots.get(member.0) {
@@ -344,7 +348,7 @@ impl Lockstep {
             came = self.changes.load(Relaxed) != before;
         }
         if !came {
-            park_timeout(PATIENCE);
+            park_timeout(SLEEP_CHECK_INTERVAL);
         }
         let waited_ns = system::now_ns() - began;
         let mut inner = self.inner();
@@ -356,7 +360,7 @@ impl Lockstep {
             let next = if short { spin_ns * 2 } else { spin_ns / 2 };
             slot.spin_ns = next.clamp(*SPIN_NS.start(), *SPIN_NS.end());
         }
-        if waited_ns >= PATIENCE.as_nanos() as u64 {
+        if waited_ns >= SLEEP_CHECK_INTERVAL.as_nanos() as u64 {
             self.leave_out_sleepers(&mut inner);
         }
         inner
@@ -365,7 +369,7 @@ impl Lockstep {
     #[cold]
     fn leave_out_sleepers(&self, inner: &mut Inner) {
         let now = system::now_ns();
-        if now - inner.looked_at < PATIENCE.as_nanos() as u64 {
+        if now - inner.looked_at < SLEEP_CHECK_INTERVAL.as_nanos() as u64 {
             return;
         }
         inner.looked_at = now;

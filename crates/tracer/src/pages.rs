@@ -9,7 +9,7 @@ const LEAF_PAGES: u64 = LEAF_WORDS as u64 * 64;
 /// Leaves of a branch, branches of the tree: 2^35 pages, all that 47 bits address at 4 KiB.
 const FANOUT: usize = 1024;
 /// Most unmapped ranges that are remembered until all TLBs have flushed them.
-const REMEMBERED: u64 = 64;
+const UNMAPPED_RANGES_MAX: u64 = 64;
 
 type Leaf = [AtomicU64; LEAF_WORDS];
 type Branch = Box<[OnceLock<Box<Leaf>>]>;
@@ -87,7 +87,7 @@ impl Unmappings {
     pub fn add(&self, pages: Range<u64>) {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count.load(Relaxed);
-        let place = (count % REMEMBERED) as usize;
+        let place = (count % UNMAPPED_RANGES_MAX) as usize;
         match latest.get_mut(place) {
             Some(range) => *range = pages,
             None => latest.push(pages),
@@ -100,10 +100,11 @@ impl Unmappings {
     pub fn since(&self, seen: u64, mut flush: impl FnMut(Range<u64>)) -> u64 {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count.load(Relaxed);
-        if count - seen > REMEMBERED {
+        if count - seen > UNMAPPED_RANGES_MAX {
             flush(0..u64::MAX);
         } else {
-            let ranges = (seen..count).filter_map(|at| latest.get((at % REMEMBERED) as usize));
+            let ranges =
+                (seen..count).filter_map(|at| latest.get((at % UNMAPPED_RANGES_MAX) as usize));
             ranges.for_each(|range| flush(range.clone()));
         }
         count

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::code;
 use crate::flame::flame;
-use crate::objects::{OBJECTS_WHOLE, brief, matrix, objects, one, sharing};
+use crate::objects::{OBJECTS_WHOLE, brief, matrix, object_answer, objects, sharing};
 use crate::opened::{Opened, Stage};
 use crate::picture::{Frame, Histogram, OverTime, Picture, Value as ValueAt};
 use crate::plans;
@@ -202,14 +202,14 @@ impl Session {
             "flame" | "functions" | "code" => self.costs(opened, &*selected()?, question),
             "picture" => picture(opened, &stage, question),
             "value" => {
-                let value = ValueAt::new(opened.sources(&stage), &asked(question)?);
+                let value = ValueAt::new(opened.sources(&stage), &frame_of(question)?);
                 json(json!(
                     value.map_err(|error| Answer::error(500, error.to_string()))?
                 ))
             }
             "histogram" => {
                 let found =
-                    Histogram::new(opened.sources(&stage), by(question)?, &asked(question)?);
+                    Histogram::new(opened.sources(&stage), by(question)?, &frame_of(question)?);
                 json(with_share(found, &stage)?)
             }
             "over-time" => {
@@ -387,7 +387,7 @@ fn object(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer,
     let absent = || Answer::error(404, format!("no object {number}"));
     let position = stage.position(number).ok_or_else(absent)?;
     if question.path == "object" {
-        return one(opened, stage, position)
+        return object_answer(opened, stage, position)
             .map(json_text)
             .ok_or_else(absent);
     }
@@ -401,7 +401,7 @@ fn object(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer,
     )))
 }
 
-fn asked(question: &Question) -> Result<Frame, Answer> {
+fn frame_of(question: &Question) -> Result<Frame, Answer> {
     Ok(Frame {
         place_from: question.number("place_from")?,
         place_to: question.number("place_to")?,
@@ -434,8 +434,8 @@ fn picture(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer
         true => Some(question.number("first")? as usize),
         false => None,
     };
-    let (by, asked) = (by(question)?, asked(question)?);
-    let picture = Picture::new(opened.sources(stage), by, first, &asked)
+    let (by, frame) = (by(question)?, frame_of(question)?);
+    let picture = Picture::new(opened.sources(stage), by, first, &frame)
         .map_err(|error| Answer::error(500, error.to_string()))?;
     let head = json!({
         "frame": picture.frame,

@@ -15,7 +15,7 @@ pub const FUNCTIONS_MAX: usize = 31;
 /// Maximum number of the sample's instructions that are looked up before the page shows anything, by cost.
 const LOOKED_UP_FIRST: usize = 4096;
 /// Number of entries that a [`Lookup`] remembers; a power of two.
-const REMEMBERED: usize = 4096;
+const LOOKUP_ENTRIES: usize = 4096;
 
 /// The functions of a recording.
 #[derive(Debug)]
@@ -170,14 +170,14 @@ impl<'a> Lookup<'a> {
     pub fn new(functions: &'a Functions) -> Self {
         Self {
             functions,
-            remembered: vec![(0, 0, 0); REMEMBERED],
+            remembered: vec![(0, 0, 0); LOOKUP_ENTRIES],
         }
     }
 
     /// Colour of the function that contains an instruction.
     #[inline]
     pub fn slot(&mut self, pid: u32, instruction: u64) -> u8 {
-        let at = (instruction ^ instruction >> 12) as usize % REMEMBERED;
+        let at = (instruction ^ instruction >> 12) as usize % LOOKUP_ENTRIES;
         let (known_pid, known, slot) = self.remembered[at];
         if (known_pid, known) == (pid, instruction) && pid != 0 {
             return slot;

@@ -78,7 +78,7 @@ fn strip(opened: &Opened, group: &ObjectGroup) -> Vec<i32> {
     let bins = STRIP_BINS.min(pages.max(1));
     let slots = opened.scale.threads;
     let mut sums = vec![0f32; bins as usize * slots];
-    for cell in group.affinity.told_by() {
+    for cell in group.affinity.pattern_cells() {
         let slot = slot(opened, cell.thread);
         sums[bin(cell.page, pages, bins) * slots + slot] += cell.loads + cell.stores;
     }
@@ -131,7 +131,7 @@ fn shown(opened: &Opened, stage: &Stage, position: usize, instances_max: usize) 
 }
 
 /// JSON of one object: its row in the report, and the data for its pictures.
-pub(crate) fn one(opened: &Opened, stage: &Stage, position: usize) -> Option<String> {
+pub(crate) fn object_answer(opened: &Opened, stage: &Stage, position: usize) -> Option<String> {
     let attribution = &stage.attribution;
     let tables = &opened.recording.tables;
     let row = object_json(
@@ -149,7 +149,7 @@ fn instances(opened: &Opened, group: &ObjectGroup, most: usize) -> Vec<Value> {
     let begin_ns = opened.scale.begin_ns;
     let objects = &opened.recording.tables.objects;
     let known = group
-        .samples
+        .listed_instances
         .iter()
         .filter_map(|id| Some((id, objects.get(id.0 as usize)?)));
     known
@@ -179,7 +179,7 @@ fn instances(opened: &Opened, group: &ObjectGroup, most: usize) -> Vec<Value> {
 pub(crate) fn instance_frame(opened: &Opened, group: &ObjectGroup) -> Option<Frame> {
     let objects = &opened.recording.tables.objects;
     let mut known = group
-        .samples
+        .listed_instances
         .iter()
         .filter_map(|id| objects.get(id.0 as usize));
     let (object, place) = known.find_map(|object| {
@@ -325,7 +325,7 @@ mod tests {
             name: ObjectName::Other("x".to_owned()),
             size_bytes: u64::from(pages) * 4096,
             instances: 1,
-            samples: vec![],
+            listed_instances: vec![],
             loads: Default::default(),
             stores: Default::default(),
             threads: threads

@@ -162,7 +162,7 @@ impl<'a> Grid<'a> {
 
     /// Points by part, for bins that are made from points. Each point is read once. The outer list has an entry for
     /// each reading thread, with points in reading order.
-    fn dealt(&self, parts: &[Range<usize>]) -> io::Result<Vec<Vec<Vec<BinnedPoint>>>> {
+    fn points_by_part(&self, parts: &[Range<usize>]) -> io::Result<Vec<Vec<Vec<BinnedPoint>>>> {
         let Bins::Points {
             window,
             row_lines,
@@ -179,19 +179,19 @@ impl<'a> Grid<'a> {
         }
         let workers = workers().min(pieces.len().max(1));
         together(workers, |worker| {
-            let mut dealt = vec![Vec::new(); parts.len()];
+            let mut by_part = vec![Vec::new(); parts.len()];
             let own = pieces.len() * worker / workers..pieces.len() * (worker + 1) / workers;
             store.scan(window, &pieces[own], |point| {
                 let row = ((point.line - window.lines.start) / row_lines) as usize;
                 let column = ((point.tick - window.ticks.start) / column_ticks) as usize;
                 let part = part_of_row[row];
                 let bin = (row - parts[part].start) * self.frame.columns + column;
-                dealt[part].push(BinnedPoint {
+                by_part[part].push(BinnedPoint {
                     sum: (bin * self.slots + scale.slot(self.by, point)) as u32,
                     weight: point.weight,
                 });
             })?;
-            Ok(dealt)
+            Ok(by_part)
         })
     }
 
@@ -200,7 +200,7 @@ impl<'a> Grid<'a> {
     /// may have 64 slots to examine.
     fn reduce<R: Send>(&self, each: impl Fn(&[f32], &[bool]) -> R + Sync) -> io::Result<Vec<R>> {
         let parts = self.parts();
-        let dealt = self.dealt(&parts)?;
+        let by_part = self.points_by_part(&parts)?;
         let next = AtomicUsize::new(0);
         let made = together(workers().min(parts.len()), |_| {
             let (mut sums, mut touched, mut made) = (Vec::new(), Vec::new(), Vec::new());
@@ -210,7 +210,7 @@ impl<'a> Grid<'a> {
                     return Ok(made);
                 };
                 let bins = part.len() * self.frame.columns;
-                let points = || dealt.iter().flat_map(|of| &of[number]);
+                let points = || by_part.iter().flat_map(|of| &of[number]);
                 match &self.bins {
                     Bins::Sums {
                         pyramid,

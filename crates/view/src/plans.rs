@@ -129,7 +129,10 @@ pub(crate) fn answer(
     Ok(json_answer(&PlanAnswer {
         origin: shown.origin,
         may_be_decided_afresh: shown.may_be_decided_afresh,
-        threads_of_plan: decided.plan.threads.map(nearpage_plan::Layout::as_str),
+        threads_of_plan: decided
+            .plan
+            .threads
+            .map(nearpage_plan::ThreadLayout::as_str),
         nodes: machine.nodes.len(),
         teams: decided.plan.teams.clone(),
         traffic: Flows {

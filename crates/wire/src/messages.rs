@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_read_up_to_the_last_slot() {
+    fn remaining_records_are_read_up_to_the_last_slot() {
         let file = [const { AtomicU32::new(0) }; FILE_WORDS];
         file[0].store(u32::from_ne_bytes(*b"NPLI"), Ordering::Relaxed);
         file[1].store(u32::from_ne_bytes(*b"NES\x01"), Ordering::Relaxed);

@@ -87,7 +87,7 @@ fn run(options: &Options) -> io::Result<usize> {
         let line = match harness.run(&event)? {
             Outcome::Well => format!("{number} well {event}"),
             Outcome::Unjudged => format!("{number} unjudged {event}"),
-            Outcome::Harm(harm) => {
+            Outcome::BrokenRules(harm) => {
                 harms += 1;
                 format!("{number} HARM {harm}").replace('\n', " | ")
             }

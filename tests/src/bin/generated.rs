@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use clap::Parser;
 use nearpage_tests::generated::{
-    How, Judgement, Program, PublicTrial, Summary, Trial, Truth, kernels, source,
+    Judgement, Program, PublicTrial, RecordingOptions, Summary, Trial, Truth, kernels, source,
 };
 use nearpage_tests::{nearpage_path, target};
 use serde_json::Value;
@@ -122,7 +122,7 @@ fn run(options: &Options) -> io::Result<()> {
             &nearpage_path(),
             &own,
             options.repeat,
-            How {
+            RecordingOptions {
                 rate: options.rate,
                 reuses: options.again,
                 is_of_both: options.both,

@@ -1,4 +1,4 @@
-//! Random events: a program, its surroundings, a nearpage command and a mishap.
+//! Random events: a program, its surroundings, a nearpage command and a fault.
 
 use std::fmt;
 
@@ -61,10 +61,10 @@ const OBSERVERS: [Observer; 10] = [
     },
 ];
 
-/// Mishaps of the observer.
+/// Faults of the observer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mishap {
-    /// No mishap.
+pub enum ObserverFault {
+    /// No fault.
     Nothing,
     /// A signal, and the milliseconds before it.
     Signal(&'static str, u64),
@@ -80,7 +80,7 @@ pub enum Mishap {
     NoTemporaryFolder,
 }
 
-impl Mishap {
+impl ObserverFault {
     fn draw(random: &mut Random) -> Self {
         match random.below(12) {
             0..=3 => {
@@ -99,7 +99,7 @@ impl Mishap {
     }
 }
 
-/// A run of a program under nearpage with a mishap.
+/// A run of a program under nearpage with a fault.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// Number of the event, which with the seed determines the event.
@@ -110,14 +110,14 @@ pub struct Event {
     pub surroundings: Surroundings,
     /// The nearpage command.
     pub observer: Observer,
-    /// The mishap.
-    pub mishap: Mishap,
+    /// The fault.
+    pub fault: ObserverFault,
 }
 
 impl Event {
     /// Does the signal reach the program? A launching nearpage passes on signals that are meant for both.
     pub fn reaches_program(&self) -> bool {
-        let is_passed_on = matches!(self.mishap, Mishap::Signal("TERM" | "HUP" | "INT", _));
+        let is_passed_on = matches!(self.fault, ObserverFault::Signal("TERM" | "HUP" | "INT", _));
         is_passed_on && !self.observer.attaches
     }
 
@@ -129,15 +129,15 @@ impl Event {
             program: random.of(programs),
             surroundings: Surroundings::draw(&mut random),
             observer: random.of(&OBSERVERS),
-            mishap: Mishap::draw(&mut random),
+            fault: ObserverFault::draw(&mut random),
         }
     }
 
-    /// Draws the event of a number, with nearpage killed at some moment of its first 1.5 seconds as the mishap.
+    /// Draws the event of a number, with nearpage killed at some moment of its first 1.5 seconds as the fault.
     pub fn killed(seed: u64, number: u64, programs: &[&'static Program]) -> Self {
         let after_ms = 1 + Random::new(!seed, number).below(1500);
         Self {
-            mishap: Mishap::Signal("KILL", after_ms),
+            fault: ObserverFault::Signal("KILL", after_ms),
             ..Self::draw(seed, number, programs)
         }
     }
@@ -147,16 +147,18 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let observer = self.observer.words.join(" ");
         write!(f, "{}{}; {observer}", self.program.name, self.surroundings)?;
-        match &self.mishap {
-            Mishap::Nothing => Ok(()),
-            Mishap::Signal(signal, after_ms) => write!(f, "; SIG{signal} after {after_ms} ms"),
-            Mishap::Pause(after_ms, for_ms) => {
+        match &self.fault {
+            ObserverFault::Nothing => Ok(()),
+            ObserverFault::Signal(signal, after_ms) => {
+                write!(f, "; SIG{signal} after {after_ms} ms")
+            }
+            ObserverFault::Pause(after_ms, for_ms) => {
                 write!(f, "; stopped after {after_ms} ms for {for_ms} ms")
             }
-            Mishap::FullDisk(kib) => write!(f, "; a disk of {kib} KiB"),
-            Mishap::ClosedStreams(streams) => write!(f, "; {streams}"),
-            Mishap::BrokenPipe => write!(f, "; nobody reads what it says"),
-            Mishap::NoTemporaryFolder => write!(f, "; no folder for temporary files"),
+            ObserverFault::FullDisk(kib) => write!(f, "; a disk of {kib} KiB"),
+            ObserverFault::ClosedStreams(streams) => write!(f, "; {streams}"),
+            ObserverFault::BrokenPipe => write!(f, "; nobody reads what it says"),
+            ObserverFault::NoTemporaryFolder => write!(f, "; no folder for temporary files"),
         }
     }
 }

@@ -10,10 +10,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::event::{Event, Mishap};
+use super::event::{Event, ObserverFault};
 
 /// Time after which a step counts as hanging: far more than the slowest machine needs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 /// Shell script: runs a command in a folder, and keeps the command's output and exit status there.
 const KEEPER: &str = "cd \"$1\" && shift && : >../started && \"$@\" >out 2>err </dev/null; echo $? >status.new; mv status.new status";
 
@@ -25,12 +25,12 @@ pub enum Outcome {
     /// Nothing could be compared: even the native run took too long, for instance because the machine is busy.
     Unjudged,
     /// A rule was broken.
-    Harm(Harm),
+    BrokenRules(BrokenRules),
 }
 
 /// The broken rules of an event.
 #[derive(Debug)]
-pub struct Harm {
+pub struct BrokenRules {
     /// The event, in words.
     pub event: String,
     /// A line for each broken rule.
@@ -39,7 +39,7 @@ pub struct Harm {
     pub folder: PathBuf,
 }
 
-impl fmt::Display for Harm {
+impl fmt::Display for BrokenRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.event, self.found.join("; "))?;
         write!(f, " ({})", self.folder.display())
@@ -112,7 +112,7 @@ impl Harness {
                 Outcome::Unjudged
             });
         }
-        Ok(Outcome::Harm(Harm {
+        Ok(Outcome::BrokenRules(BrokenRules {
             event: event.to_string(),
             found,
             folder,
@@ -152,8 +152,8 @@ impl Trial<'_> {
 
     /// A command with the environment that native and observed runs share.
     fn command(&self, program: &str, words: &[String]) -> Command {
-        let temporary = match self.event.mishap {
-            Mishap::NoTemporaryFolder => "gone",
+        let temporary = match self.event.fault {
+            ObserverFault::NoTemporaryFolder => "gone",
             _ => "temporary",
         };
         let mut command = Command::new(program);
@@ -174,7 +174,7 @@ impl Trial<'_> {
         command
     }
 
-    /// Runs the program under nearpage, with the mishap.
+    /// Runs the program under nearpage, with the fault.
     fn observe(&mut self) -> io::Result<()> {
         let observer = &self.event.observer;
         let written = self.folder.join("written/recording").display().to_string();
@@ -193,8 +193,8 @@ impl Trial<'_> {
             words.extend(self.words("observed"));
         }
         let nearpage = self.harness.nearpage.display().to_string();
-        let mut command = match self.event.mishap {
-            Mishap::ClosedStreams(streams) => {
+        let mut command = match self.event.fault {
+            ObserverFault::ClosedStreams(streams) => {
                 let script = format!("exec \"$@\" {streams}");
                 let mut before = ["-c", &script, "closed", &nearpage]
                     .map(str::to_owned)
@@ -207,17 +207,17 @@ impl Trial<'_> {
         let error = self.folder.join("nearpage.err");
         command.stderr(File::create(&error)?);
         command.stdout(File::create(self.folder.join("nearpage.out"))?);
-        if self.event.mishap == Mishap::BrokenPipe {
+        if self.event.fault == ObserverFault::BrokenPipe {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         let mut nearpage = command.spawn()?;
         drop((nearpage.stdout.take(), nearpage.stderr.take()));
-        match self.event.mishap {
-            Mishap::Signal(name, after_ms) => {
+        match self.event.fault {
+            ObserverFault::Signal(name, after_ms) => {
                 sleep(Duration::from_millis(after_ms));
                 signal(name, &nearpage);
             }
-            Mishap::Pause(after_ms, for_ms) => {
+            ObserverFault::Pause(after_ms, for_ms) => {
                 sleep(Duration::from_millis(after_ms));
                 signal("STOP", &nearpage);
                 sleep(Duration::from_millis(for_ms));
@@ -238,7 +238,7 @@ impl Trial<'_> {
     /// Waits for a process; kills its process group after the time limit.
     fn wait(&mut self, mut child: Child, name: &str) -> io::Result<Option<ExitStatus>> {
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < TIME_LIMIT {
             if let Some(status) = child.try_wait()? {
                 return Ok(Some(status));
             }
@@ -259,7 +259,10 @@ impl Trial<'_> {
             self.found.push("nearpage panicked".to_owned());
         }
         let program = fs::read_to_string(self.folder.join("native/status")).unwrap_or_default();
-        let is_own = matches!(self.event.mishap, Mishap::Signal(..) | Mishap::BrokenPipe);
+        let is_own = matches!(
+            self.event.fault,
+            ObserverFault::Signal(..) | ObserverFault::BrokenPipe
+        );
         match (status.code(), status.signal()) {
             (_, Some(signal)) if !is_own => {
                 self.found.push(format!("nearpage died of signal {signal}"))
@@ -296,7 +299,7 @@ impl Trial<'_> {
             if left.is_empty() {
                 return;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIME_LIMIT {
                 let name =
                     |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
                 let names: Vec<String> =
@@ -315,7 +318,7 @@ impl Trial<'_> {
         if !self.folder.join("started").exists() {
             // Without permission to observe, nearpage may refuse to start the program, but must say why.
             let error = fs::read_to_string(self.folder.join("nearpage.err")).unwrap_or_default();
-            if self.event.mishap == Mishap::Nothing && !error.contains("nearpage: ") {
+            if self.event.fault == ObserverFault::Nothing && !error.contains("nearpage: ") {
                 self.found
                     .push("the program was not started, without a word".to_owned());
             }
@@ -344,7 +347,7 @@ impl Trial<'_> {
         // A recorder that was killed early leaves an empty folder.
         if !recording.exists()
             || !self.folder.join("started").exists()
-            || matches!(self.event.mishap, Mishap::FullDisk(_)) && !self.is_whole()
+            || matches!(self.event.fault, ObserverFault::FullDisk(_)) && !self.is_whole()
         {
             return Ok(());
         }
@@ -377,7 +380,7 @@ impl Trial<'_> {
                 .map(|file| Ok(file?.file_name().display().to_string()))
                 .collect()
         };
-        if matches!(self.event.mishap, Mishap::Signal(..)) && !left()?.is_empty() {
+        if matches!(self.event.fault, ObserverFault::Signal(..)) && !left()?.is_empty() {
             let words = ["run", "--place", "rest=interleave", "true"].map(str::to_owned);
             let mut next = self.command(&self.harness.nearpage.display().to_string(), &words);
             next.status()?;
@@ -391,7 +394,7 @@ impl Trial<'_> {
 
     /// Mounts a small disk for nearpage's output.
     fn mount(&self) -> io::Result<Option<Disk>> {
-        let Mishap::FullDisk(kib) = self.event.mishap else {
+        let ObserverFault::FullDisk(kib) = self.event.fault else {
             return Ok(None);
         };
         if !self.harness.is_root {

@@ -2,8 +2,8 @@
 //! output, files and exit status must equal those of a native run.
 //!
 //! A seed and a number determine an [`Event`]: a program (`programs`), limits or namespaces around it (`surroundings`),
-//! a nearpage command, and a mishap (`event`). [`Harness::run`] runs the program natively and observed, and reports
-//! differences ([`Harm`]). Only the exact moment of a signal depends on the machine; the rules hold at any moment.
+//! a nearpage command, and a fault (`event`). [`Harness::run`] runs the program natively and observed, and reports
+//! differences ([`BrokenRules`]). The moment of a signal depends on the machine; the rules hold at any moment.
 
 mod event;
 mod harness;
@@ -11,6 +11,6 @@ mod programs;
 pub(crate) mod random;
 mod surroundings;
 
-pub use event::{Event, Mishap, Observer};
-pub use harness::{Harm, Harness, Outcome};
+pub use event::{Event, Observer, ObserverFault};
+pub use harness::{BrokenRules, Harness, Outcome};
 pub use programs::{Program, available};

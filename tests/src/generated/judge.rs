@@ -10,13 +10,13 @@ use nearpage_plan::Plan;
 use nearpage_planner::{Analysis, Planner};
 use nearpage_recording::{ObjectId, Recording};
 
-use super::placed::Placed;
+use super::placed::PlannedHomes;
 use super::program::{LINE_BYTES, Object, Program, UNIT_LINES};
 use super::run::{Run, Sidecar};
 use super::truth::{ObjectTruth, Truth};
 
 /// A page counts as used evenly if no thread's share exceeds an equal share by more than this part of the remainder.
-const EVEN: f64 = 0.25;
+const EVEN_DIFFERENCE_MAX: f64 = 0.25;
 /// Two decisions count as equal if they put at least this share of an object's pages on the same nodes.
 const SAME_HOMES: f64 = 0.95;
 
@@ -137,7 +137,7 @@ pub fn judge(program: &Program, run: &Run, plan: &Path, setting: Setting) -> io:
     };
     let plan = Plan::read(plan).map_err(io::Error::other)?;
     let executable = run.folder().join("program");
-    let placed = Placed::new(
+    let placed = PlannedHomes::new(
         &plan,
         &analysis.recording,
         &machine,
@@ -178,7 +178,7 @@ fn latencies(machine: &Machine) -> io::Result<BTreeMap<[NodeId; 2], f64>> {
 
 struct Judge<'a> {
     plan: &'a Plan,
-    placed: &'a Placed,
+    placed: &'a PlannedHomes,
     attribution: &'a Attribution,
     recording: &'a Recording,
     sidecar: &'a Sidecar,
@@ -297,7 +297,8 @@ impl Judge<'_> {
             let most = by_node.values().copied().max().unwrap_or(0) as f64;
             let of_thread = threads.iter().map(|unit| unit.fetched).max().unwrap_or(0);
             let equal = 1.0 / setting.team as f64;
-            let is_even = of_thread as f64 <= (equal + EVEN * (1.0 - equal)) * all as f64;
+            let is_even =
+                of_thread as f64 <= (equal + EVEN_DIFFERENCE_MAX * (1.0 - equal)) * all as f64;
             let (sums, best) = match is_even {
                 true => (&mut even, all as f64 / nodes_used),
                 false => (&mut owned, most),
@@ -341,7 +342,7 @@ impl Judge<'_> {
         let groups = self.attribution.objects.iter().enumerate();
         let named = groups.filter(|(_, group)| !matches!(group.name, ObjectName::Other(_)));
         let with_samples = named.filter_map(|(position, group)| {
-            let last = group.samples.iter().filter_map(born).max()?;
+            let last = group.listed_instances.iter().filter_map(born).max()?;
             Some((last, position, group))
         });
         // Among several, the first: groups are in order of their cost.

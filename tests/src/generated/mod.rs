@@ -23,7 +23,7 @@ pub use judge::{JudgedObject, Judgement, Setting, judge};
 pub use kind::{Kind, Shares};
 pub use program::{Initialiser, Object, Operation, Program, Storage, Style};
 pub use public::{PublicTrial, kernels};
-pub use run::{How, Run};
+pub use run::{RecordingOptions, Run};
 pub use source::{HEADER, source};
 pub use summary::Summary;
 pub use trial::Trial;

@@ -20,11 +20,11 @@ struct PlacedObject {
 }
 
 /// Placement of a recorded process's pages by a plan.
-pub struct Placed {
+pub struct PlannedHomes {
     /// Objects by first address.
     objects: BTreeMap<u64, PlacedObject>,
     /// Nodes over which unmatched memory is spread.
-    rest: Vec<NodeId>,
+    unmatched_nodes: Vec<NodeId>,
     page_bytes: u64,
 }
 
@@ -68,7 +68,7 @@ fn compact(
     translate(std::slice::from_ref(plan), &[], &target, &[image])
 }
 
-impl Placed {
+impl PlannedHomes {
     /// Applies a plan to the objects of a recording of `program`.
     ///
     /// # Errors
@@ -88,7 +88,9 @@ impl Placed {
         };
         let mut placed = Self {
             objects: BTreeMap::new(),
-            rest: compact.rest(executable, None).unwrap_or_default(),
+            unmatched_nodes: compact
+                .unmatched_nodes(executable, None)
+                .unwrap_or_default(),
             page_bytes: machine.page_bytes,
         };
         let mut pids: Vec<u32> = tables.objects.iter().map(|object| object.pid).collect();
@@ -153,9 +155,9 @@ impl Placed {
             (Some(placed), _) => placed.node(address, self.page_bytes),
             (None, Some(_)) => None,
             (None, None) => {
-                let count = self.rest.len() as u64;
+                let count = self.unmatched_nodes.len() as u64;
                 let turn = (address / self.page_bytes).checked_rem(count)?;
-                self.rest.get(turn as usize).copied()
+                self.unmatched_nodes.get(turn as usize).copied()
             }
         }
     }

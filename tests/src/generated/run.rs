@@ -11,7 +11,7 @@ use super::source::{HEADER, source};
 
 /// Options of recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct How {
+pub struct RecordingOptions {
     /// Samples a second; none: the default.
     pub rate: Option<u64>,
     /// Uses existing recordings instead of making new ones, to compare two builds of nearpage on the same recordings.
@@ -25,7 +25,7 @@ pub struct Run<'a> {
     program: &'a Program,
     nearpage: PathBuf,
     folder: PathBuf,
-    how: How,
+    options: RecordingOptions,
 }
 
 /// Addresses of objects' pieces in a run, and kernel threads by number in the team.
@@ -51,7 +51,7 @@ impl<'a> Run<'a> {
             program,
             nearpage: nearpage.canonicalize()?,
             folder,
-            how: How::default(),
+            options: RecordingOptions::default(),
         };
         run.compile("program", &[])?;
         Ok(run)
@@ -59,8 +59,8 @@ impl<'a> Run<'a> {
 
     /// Sets options of recording.
     #[must_use]
-    pub fn recorded(self, how: How) -> Self {
-        Self { how, ..self }
+    pub fn recorded(self, options: RecordingOptions) -> Self {
+        Self { options, ..self }
     }
 
     fn compile(&self, name: &str, options: &[&str]) -> io::Result<()> {
@@ -125,14 +125,14 @@ impl<'a> Run<'a> {
     pub fn record(&self, name: &str, size: u64, team: u64, passes: u64) -> io::Result<PathBuf> {
         let recording = self.folder.join(name);
         if recording.exists() {
-            if self.how.reuses {
+            if self.options.reuses {
                 return Ok(recording);
             }
             fs::remove_dir_all(&recording)?;
         }
         let mut command = self.command(&self.nearpage.to_string_lossy());
         command.args(["record", "-o", name]);
-        if let Some(rate) = self.how.rate {
+        if let Some(rate) = self.options.rate {
             command.args(["--rate", &rate.to_string()]);
         }
         command.args(["--", "./program"]);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const SHARE_MIN: f64 = 0.02;
 
 /// Names of the required figures, and their lower bounds.
-const AIMS: [(&str, f64); 6] = [
+const REQUIRED_FIGURES: [(&str, f64); 6] = [
     ("score_median", 0.97),
     ("score_percentile_5", 0.85),
     ("other_score_median", 0.95),
@@ -83,7 +83,7 @@ pub struct Summary {
 }
 
 /// A plan is worse than first touch if its local share is lower by this much.
-const WORSE: f64 = 0.02;
+const WORSE_LOCAL_SHARE: f64 = 0.02;
 /// A plan is slower than first touch if fetching all lines takes longer by this share.
 const SLOWER: f64 = 0.01;
 
@@ -200,7 +200,7 @@ impl Summary {
                 }
             }
             let local = |at: usize| number(&own["local"][at]);
-            summary.worse_than_first_touch += u64::from(local(0) < local(2) - WORSE);
+            summary.worse_than_first_touch += u64::from(local(0) < local(2) - WORSE_LOCAL_SHARE);
             for (count, run) in summary
                 .slower_than_first_touch
                 .iter_mut()
@@ -245,7 +245,7 @@ impl Summary {
         summary
     }
 
-    /// The required figures, in the order of `AIMS`.
+    /// The required figures, in the order of `REQUIRED_FIGURES`.
     fn figures(&self) -> [Option<f64>; 6] {
         let (alike, of) = self.decided_alike;
         [
@@ -265,7 +265,7 @@ impl Summary {
 
     /// Results as JSON: each figure beside its bound, and figures by kind of object and by style of program.
     pub fn to_json(&self) -> Value {
-        let figures = AIMS.iter().zip(self.figures());
+        let figures = REQUIRED_FIGURES.iter().zip(self.figures());
         let figures: serde_json::Map<String, Value> = figures
             .map(|((name, aim), figure)| {
                 ((*name).to_owned(), json!({"measured": figure, "aim": aim}))
@@ -304,7 +304,7 @@ impl fmt::Display for Summary {
             self.slower_than_first_touch[1],
         )?;
         writeln!(f, "{:26} {:>8} {:>6}", "", "measured", "aim")?;
-        for ((name, aim), figure) in AIMS.iter().zip(self.figures()) {
+        for ((name, aim), figure) in REQUIRED_FIGURES.iter().zip(self.figures()) {
             let figure = figure.map_or("-".to_owned(), |figure| format!("{figure:.3}"));
             writeln!(f, "{:26} {figure:>8} {aim:>6}", name.replace('_', " "))?;
         }

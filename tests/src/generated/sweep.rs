@@ -42,14 +42,14 @@ pub fn tile_rows(team: u64) -> u64 {
 }
 
 /// An object at a size, used by a team.
-struct Used<'a> {
+struct UsedObject<'a> {
     object: &'a Object,
     factor: u64,
     lines: u64,
     team: u64,
 }
 
-impl Used<'_> {
+impl UsedObject<'_> {
     /// Ranges of a thread in a pass; for objects that all threads use, an equal share.
     fn own(&self, me: u64, pass: u64) -> Vec<(u64, u64)> {
         let (team, lines) = (self.team, self.lines);
@@ -193,8 +193,8 @@ impl Used<'_> {
 }
 
 impl Object {
-    fn used(&self, size: u64, team: u64) -> Used<'_> {
-        Used {
+    fn used(&self, size: u64, team: u64) -> UsedObject<'_> {
+        UsedObject {
             object: self,
             factor: self.factor(size),
             lines: self.lines_at(size, team),

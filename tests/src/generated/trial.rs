@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::judge::{JudgedObject, Judgement, Setting, judge};
 use super::program::Program;
-use super::run::{How, Run};
+use super::run::{RecordingOptions, Run};
 
 /// Smallest share of the cost from which repeated decisions about an object are compared.
 const COST_MIN: f64 = 0.01;
 
 /// Results of a plan of two recordings, for comparison with the plan of the first one.
 #[derive(Clone, Debug)]
-pub struct OfBoth {
+pub struct TwoRecordingsResult {
     /// At the first recording's size and team, at the other size and team, and at a third size.
     pub planned: [Judgement; 3],
     /// Result at the third size of the plan of the first recording alone.
@@ -34,7 +34,7 @@ pub struct Trial {
     /// The plan at another size, with another team.
     pub other: Judgement,
     /// The plan of both recordings, if requested.
-    pub both: Option<OfBoth>,
+    pub both: Option<TwoRecordingsResult>,
     /// Plans of repeated recordings, at the recorded size and team.
     pub again: Vec<Judgement>,
 }
@@ -49,9 +49,9 @@ impl Trial {
         nearpage: &Path,
         folder: &Path,
         recordings: u64,
-        how: How,
+        options: RecordingOptions,
     ) -> io::Result<Self> {
-        let run = Run::new(&program, nearpage, folder)?.recorded(how);
+        let run = Run::new(&program, nearpage, folder)?.recorded(options);
         let Program { team, passes, .. } = program;
         let setting = Setting {
             recording: "recorded",
@@ -65,7 +65,7 @@ impl Trial {
 
         // By default, only the objects' addresses are needed from the other run.
         let (size, other_team) = program.other;
-        let other_passes = match how.is_of_both {
+        let other_passes = match options.is_of_both {
             // The same total number of lines as in the first run.
             true => program.whole_rounds((passes / size).max(1), other_team),
             false => 1,
@@ -78,7 +78,7 @@ impl Trial {
             passes: program.whole_rounds(1, other_team),
         };
         let other = judge(&program, &run, &plan, other_setting)?;
-        let both = match how.is_of_both {
+        let both = match options.is_of_both {
             true => {
                 let of_both = run.plan(&["recorded", "other"])?;
                 run.record("third", THIRD_SIZE, team, 1)?;
@@ -88,7 +88,7 @@ impl Trial {
                     team,
                     passes: program.whole_rounds(1, team),
                 };
-                Some(OfBoth {
+                Some(TwoRecordingsResult {
                     planned: [
                         judge(&program, &run, &of_both, setting)?,
                         judge(&program, &run, &of_both, other_setting)?,

@@ -15,14 +15,14 @@ pub const MEMORY_MAX: u64 = 1 << 30;
 
 /// Time and memory that commands used.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Used {
+pub struct ResourceUse {
     /// Wall time.
     pub time: Duration,
     /// Resident memory, in bytes.
     pub memory: u64,
 }
 
-impl Used {
+impl ResourceUse {
     /// The larger value of each field.
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -37,7 +37,7 @@ pub(super) struct Limited<'a> {
     child: Child,
     began: Instant,
     folder: &'a Path,
-    ended: Option<(ExitStatus, Used)>,
+    ended: Option<(ExitStatus, ResourceUse)>,
 }
 
 impl<'a> Limited<'a> {
@@ -109,7 +109,7 @@ impl<'a> Limited<'a> {
             0 => Ok(false),
             -1 => Err(io::Error::last_os_error()),
             _ => {
-                let used = Used {
+                let used = ResourceUse {
                     time: self.began.elapsed(),
                     memory: usage.ru_maxrss as u64 * 1024,
                 };
@@ -120,7 +120,7 @@ impl<'a> Limited<'a> {
     }
 
     /// Waits for the end, or kills the command after [`TIME_MAX`] and returns no status.
-    pub fn wait(&mut self) -> io::Result<(Option<ExitStatus>, Used)> {
+    pub fn wait(&mut self) -> io::Result<(Option<ExitStatus>, ResourceUse)> {
         let mut in_time = true;
         while !self.has_ended()? {
             if in_time && !self.has_time() {
@@ -134,7 +134,7 @@ impl<'a> Limited<'a> {
     }
 
     /// A broken rule in how the command ended.
-    pub fn fault(&self, status: Option<ExitStatus>, used: &Used) -> Option<String> {
+    pub fn fault(&self, status: Option<ExitStatus>, used: &ResourceUse) -> Option<String> {
         let said = fs::read_to_string(self.folder.join("err")).unwrap_or_default();
         let panic = said
             .lines()

@@ -10,6 +10,6 @@ mod seeds;
 mod session;
 mod trials;
 
-pub use limited::{MEMORY_MAX, TIME_MAX, Used};
+pub use limited::{MEMORY_MAX, ResourceUse, TIME_MAX};
 pub use seeds::Seeds;
 pub use trials::{COMMANDS, Failure, Trials};

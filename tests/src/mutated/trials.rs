@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 
 use nearpage_recording::fuzz::{Choices, Seeded, mutate};
 
-use super::limited::{Limited, Used};
+use super::limited::{Limited, ResourceUse};
 use super::{Seeds, seeds, session};
 
 /// Names of the commands that run on each recording.
@@ -63,7 +63,7 @@ pub struct Trials<'a> {
     seeds: &'a Seeds,
     folder: &'a Path,
     /// Largest time and memory of each command so far.
-    pub used: [Used; COMMANDS.len()],
+    pub used: [ResourceUse; COMMANDS.len()],
     /// Number of commands that accepted their recording.
     pub taken: u64,
 }
@@ -92,13 +92,13 @@ impl<'a> Trials<'a> {
             fs::remove_dir_all(&folder)?;
         }
         // Commands that open a recording may change it, so a copy stays as it was made.
-        let lie = folder.join("lie");
-        seeds::copy_folder(sound, &lie)?;
-        let changes = mutate(&lie, &mut choices).map_err(io::Error::other)?;
+        let mutated = folder.join("mutated");
+        seeds::copy_folder(sound, &mutated)?;
+        let changes = mutate(&mutated, &mut choices).map_err(io::Error::other)?;
         let mut found = Vec::new();
         for (at, name) in COMMANDS.iter().enumerate() {
             let copy = folder.join("copy");
-            seeds::copy_folder(&lie, &copy)?;
+            seeds::copy_folder(&mutated, &copy)?;
             if let Some(fault) = self.command(at, number, sound, &folder)? {
                 found.push(format!("{name}: {fault}"));
             }
@@ -169,7 +169,7 @@ impl<'a> Trials<'a> {
         Ok(limited.fault(status, &used))
     }
 
-    fn note(&mut self, at: usize, used: Used) {
+    fn note(&mut self, at: usize, used: ResourceUse) {
         self.used[at] = self.used[at].max(used);
     }
 }

@@ -225,7 +225,7 @@ fn recordings_with_nothing_in_them_say_so() {
 }
 
 #[test]
-fn lines_that_threads_fight_for_are_told() {
+fn contended_cache_lines_are_reported() {
     let mut page = Page::new(recorded("lines"), &[SOLVER], "view=threads");
     page.says(
         "#shared-lines",

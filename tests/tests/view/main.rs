@@ -489,7 +489,7 @@ fn one_file_is_read_without_a_server() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_data_of_a_recording_is_reported() {
     let case = recorded("damaged");
     let metadata = case.read("solver.nearpage/recording.json");
     case.write(

@@ -19,7 +19,7 @@ fn attribution(affinity: Affinity, size_bytes: u64, threads: u32) -> Attribution
         size_bytes,
         instances: 1,
         sibling: None,
-        samples: vec![ObjectId(0)],
+        listed_instances: vec![ObjectId(0)],
         loads: OperationTotals {
             count: 1.0,
             cost_ns: 1.0,

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_where_a_rank_has_no_cpus_is_told() {
+    fn memory_where_a_rank_has_no_cpus_is_reported() {
         let machine = preset("opteron-4").unwrap();
         let cpu = machine.nodes[1].cpus[0].to_string();
         let profile = RankProfile {
@@ -432,12 +432,12 @@ mod tests {
         let two = format!("{},{}", machine.nodes[0].cpus[0], machine.nodes[1].cpus[0]);
         let straddling = audited(&[(&two, "0-3")], &RankProfile::default());
         let fits = machine.nodes[0].cpus.len() >= 2;
-        let told = matches!(&straddling[..], [BindingFinding::Straddling { .. }]);
-        assert_eq!(told, fits, "{straddling:?}");
+        let is_reported = matches!(&straddling[..], [BindingFinding::Straddling { .. }]);
+        assert_eq!(is_reported, fits, "{straddling:?}");
     }
 
     #[test]
-    fn gpus_on_another_node_are_told() {
+    fn gpus_on_another_node_are_reported() {
         let mut machine = preset("opteron-4").unwrap();
         let gpu = |number, node| Device {
             kind: DeviceKind::Gpu,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use nearpage_machine::ThreadPlacement;
-use nearpage_plan::Layout;
+use nearpage_plan::ThreadLayout;
 use nearpage_recording::ThreadPinning;
 use nearpage_sampler::Target;
 
@@ -169,11 +169,11 @@ impl Threads {
     }
 }
 
-impl From<Layout> for Threads {
-    fn from(layout: Layout) -> Self {
+impl From<ThreadLayout> for Threads {
+    fn from(layout: ThreadLayout) -> Self {
         match layout {
-            Layout::Compact => Self::Compact,
-            Layout::Scatter => Self::Scatter,
+            ThreadLayout::Compact => Self::Compact,
+            ThreadLayout::Scatter => Self::Scatter,
         }
     }
 }

@@ -78,7 +78,7 @@ pub struct Simulate {
     #[command(flatten)]
     pub deciding: Deciding,
     /// Set a parameter of the policies that have it (listed below), or source (cache, sampled-cache, tlb, sampled-tlb,
-    /// loads, clock; for carrefour also asked, the samples that it asks for). Parameters of all policies: flush (all,
+    /// loads, clock; for carrefour also policy, the samples that it requests). Parameters of all policies: flush (all,
     /// mapping), copy (cpu, hardware), pages (all, shared)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,

@@ -187,7 +187,7 @@ impl Comparison<'_> {
             machine: self.machine.name.clone(),
             policy: self.policy.as_str(),
             remote_latency_cycles: self.remote_latency_cycles,
-            replayed: simulated.map(|simulated| simulated.recording.clone()),
+            replayed_trace: simulated.map(|simulated| simulated.recording.clone()),
             first_touch: simulated.map(|simulated| SimulatedTime::of(&simulated.first_touch)),
             recordings,
             notes,
@@ -303,7 +303,8 @@ pub struct EvaluateOutput {
     /// Loads that took at least this many cycles count as remote if the page's node is not known.
     remote_latency_cycles: f64,
     /// The trace on which plans were simulated; null: no plan was simulated.
-    replayed: Option<String>,
+    #[serde(rename = "replayed")]
+    replayed_trace: Option<String>,
     /// Result of a simulation without a plan.
     first_touch: Option<SimulatedTime>,
     /// Recordings that are compared with the reference.

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct RecordedRemote {
     /// Accesses that are known to be local or remote.
     #[serde(rename = "accesses")]
-    pub told: f64,
+    pub classified: f64,
     /// Part of `accesses` that is remote.
     pub remote: f64,
     /// Part of `accesses` that was classified by latency, because the page's node is not known.
@@ -20,7 +20,7 @@ pub struct RecordedRemote {
 impl RecordedRemote {
     /// Remote share of the classified accesses; `None` without any.
     pub fn share(&self) -> Option<f64> {
-        (self.told > 0.0).then(|| self.remote / self.told)
+        (self.classified > 0.0).then(|| self.remote / self.classified)
     }
 
     /// Counts all accesses of a recording. An access is remote if page and CPU are on different nodes. Where the page's
@@ -66,7 +66,7 @@ impl RecordedRemote {
     }
 
     fn count(&mut self, weight: f64, remote: bool) {
-        self.told += weight;
+        self.classified += weight;
         self.remote += if remote { weight } else { 0.0 };
     }
 }

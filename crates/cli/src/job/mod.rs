@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use nearpage_attribution::{ObjectNames, Operations, RankFindings, RankProfile};
 use nearpage_machine::Machine;
 use nearpage_recording::{Job, RankRecording, Recording, rank_words};
-use nearpage_report::{JobBy, JobContent, TextOptions, asks_nothing, job_json, job_text};
+use nearpage_report::{JobBy, JobContent, TextOptions, job_json, job_text, needs_no_action};
 use nearpage_view::JobRanks;
 
 use crate::arguments::{GroupBy, Report};
@@ -48,7 +48,7 @@ pub fn report(arguments: &Report, job: &Job) -> anyhow::Result<ExitCode> {
     } else {
         job.notes.iter().for_each(|note| terminal::say(note));
         for (note, ranks) in job.rank_notes() {
-            if !asks_nothing(note) {
+            if !needs_no_action(note) {
                 terminal::say(&format!("{}: {note}", rank_words(&ranks)));
             }
         }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Ranks;
 use crate::arguments::Plan;
-use crate::plan::{PlanOutput, openmp_threads, say, to_text};
+use crate::plan::{PlanOutput, openmp_threads, print_summary, to_text};
 use crate::progress::Progress;
 use crate::{Usage, json, shell, terminal};
 
@@ -66,7 +66,10 @@ pub fn plan(arguments: &Plan, job: &Job) -> anyhow::Result<ExitCode> {
     if arguments.output.as_deref() == Some(Path::new("-")) {
         terminal::print(&plan.to_toml())?;
         job.notes.iter().for_each(|note| terminal::say(note));
-        decisions.iter().flat_map(|one| &one.plans).for_each(say);
+        decisions
+            .iter()
+            .flat_map(|one| &one.plans)
+            .for_each(print_summary);
         return Ok(ExitCode::SUCCESS);
     }
     let output = arguments.output.clone();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use nearpage_amount::{change, percent, time};
-use nearpage_planner::recordings::{Choice, MARGIN, WORTH_A_LOOK};
+use nearpage_planner::recordings::{Choice, MARGIN, PLANNED_RATIO_MAX};
 use nearpage_report::printable;
 
 use crate::Usage;
@@ -36,7 +36,7 @@ pub fn refuse_policies(arguments: &arguments::Plan) -> Result<(), Usage> {
 /// A row for each recording, and the reason for the choice.
 pub fn to_text(choice: &Choice) -> String {
     let mut text = String::new();
-    let taken = choice.taken();
+    let taken = choice.chosen();
     let _ = writeln!(
         text,
         "{:<8} {:>12} {:>12}  recording",
@@ -63,7 +63,7 @@ pub fn to_text(choice: &Choice) -> String {
         let _ = writeln!(
             text,
             "–: not planned; no rule for all objects brings it within {} of the quickest",
-            percent(WORTH_A_LOOK - 1.0)
+            percent(PLANNED_RATIO_MAX - 1.0)
         );
     }
     let others = choice.recordings[1..].iter();

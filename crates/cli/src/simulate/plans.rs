@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::bail;
 use nearpage_attribution::Operations;
 use nearpage_machine::Machine;
-use nearpage_plan::{Layout, Plan};
+use nearpage_plan::{Plan, ThreadLayout};
 use nearpage_planner::replay::homes::{self, Homes};
 use nearpage_planner::replay::process::Processes;
 use nearpage_planner::replay::trace::Replayed;
@@ -123,7 +123,7 @@ fn planned_for(
 /// A remark if the plan is for threads in a layout and the trace has them in another.
 fn threads_elsewhere(
     policy: &str,
-    planned: Layout,
+    planned: ThreadLayout,
     recording: &Recording,
     trace: &nearpage_recording::trace::Trace,
     machine: &Machine,
@@ -143,7 +143,7 @@ fn threads_elsewhere(
         policy: policy.to_owned(),
         recording: recording.folder.display().to_string(),
         planned: planned.as_str(),
-        recorded: recorded.map(Layout::as_str),
+        recorded: recorded.map(ThreadLayout::as_str),
     })
 }
 

@@ -67,8 +67,8 @@ fn without_a_named_policy_those_are_run_that_make_sense() {
     let timing = one.timing().expect("timing");
     assert_eq!(
         leave_out_unsuitable(&mut jobs, &timing).expect("note"),
-        "Left out, as they make no sense on this machine: migrate, replicate, migrate-replicate: its memory is on \
-         one node, and no page could go elsewhere."
+        "Left out, as they cannot run on this machine: migrate, replicate, migrate-replicate: its memory is on one \
+         node, so no page can move."
     );
     assert_eq!(names(&jobs), ["round-robin", "first-touch", "post-facto"]);
 }

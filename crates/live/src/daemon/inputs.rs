@@ -8,7 +8,7 @@ use crate::decide::{Interval, ObservedAccess, PageRenumbering, ThreadTotals};
 use crate::free_memory::FreeMemory;
 use crate::kernel::Kernel;
 use crate::observer::{Observer, SampledAccess};
-use crate::pages::{AT_ONCE, Page, PageLookup, PageNumber, ProcessIndex};
+use crate::pages::{LOOKUP_BATCH, Page, PageLookup, PageNumber, ProcessIndex};
 use crate::process::TargetProcess;
 use crate::tally::Tally;
 
@@ -29,14 +29,14 @@ impl Daemon {
             full: (0..self.nodes.len())
                 .map(|node| free.is_full(node))
                 .collect(),
-            settled: self.fates.take_settled(),
+            settled: self.pending_actions.take_settled(),
             forgotten: std::mem::take(&mut self.forgotten),
             move_ns: self.moves_ns,
             ..Interval::default()
         };
         let (mut placed, answers) = self.find_pages(observer, &mut interval);
         let (nodes, by_pid) = (&self.nodes, observer.processes());
-        self.homes.ask(
+        self.homes.query(
             kernel,
             &answers,
             |process| by_pid[process.0 as usize].pid,
@@ -139,21 +139,21 @@ impl Daemon {
             Page { process, address }
         };
         let some = |at: usize| {
-            let begin = (at * AT_ONCE).min(seen.len());
-            &seen[begin..(begin + AT_ONCE).min(seen.len())]
+            let begin = (at * LOOKUP_BATCH).min(seen.len());
+            &seen[begin..(begin + LOOKUP_BATCH).min(seen.len())]
         };
         // Three stages run in parallel: prefetching hashes, prefetching page state, and taking samples in.
-        let mut wanted = [PageLookup::NONE; 3];
+        let mut lookups = [PageLookup::NONE; 3];
         let mut latest_ns = 0;
-        for at in 0..seen.len().div_ceil(AT_ONCE) + 2 {
-            pages.want(&mut wanted[at % 3], some(at).iter().map(&mut page));
-            pages.expect(&mut wanted[(at + 2) % 3], |number| {
+        for at in 0..seen.len().div_ceil(LOOKUP_BATCH) + 2 {
+            pages.prefetch_entries(&mut lookups[at % 3], some(at).iter().map(&mut page));
+            pages.prefetch_state(&mut lookups[(at + 2) % 3], |number| {
                 homes.fetch_ahead(number)
             });
             let Some(at) = at.checked_sub(2) else {
                 continue;
             };
-            let here = &wanted[at % 3];
+            let here = &lookups[at % 3];
             for (of_here, seen) in some(at).iter().enumerate() {
                 let Some(node) = node_of(node_of_cpu, CpuId(seen.cpu.into())) else {
                     continue;

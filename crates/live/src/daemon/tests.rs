@@ -1,8 +1,8 @@
 //! The daemon with a simulated program and kernel: four nodes, and a clock that the tests advance.
-//! Over 500 lines: all tests use the same daemon, program and kernel; those of estimates and fates have own files.
+//! Over 500 lines: all tests use the same daemon, program and kernel; estimates and pending actions have own files.
 
 mod estimates;
-mod fates;
+mod pending_actions;
 mod world;
 
 use nearpage_machine::{NodeList, preset};
@@ -360,7 +360,7 @@ fn all_pages_go_back_however_long_it_takes() {
 }
 
 #[test]
-fn a_wish_waits_until_there_is_time_for_it() {
+fn a_requested_move_waits_for_the_time_to_move() {
     let (mut world, mut program) = (world(), Program::new());
     world.page_ns = 40_000_000;
     let mut daemon = daemon("migrate", &world, |_| ());
@@ -368,15 +368,15 @@ fn a_wish_waits_until_there_is_time_for_it() {
         program.run(&mut world, 400, blocks);
         daemon.after_interval(&mut program, &mut world);
     }
-    let wanted: usize = daemon.processes.values().map(|one| one.pending()).sum();
-    assert!(wanted > 150, "{wanted}");
+    let requested: usize = daemon.processes.values().map(|one| one.pending()).sum();
+    assert!(requested > 150, "{requested}");
     let moved = world.moves;
     // The program only computes now, so the policy requests nothing more.
     for _ in 0..60 {
         program.run(&mut world, 0, blocks);
         daemon.after_interval(&mut program, &mut world);
     }
-    assert_eq!(world.moves, moved + wanted as u64);
+    assert_eq!(world.moves, moved + requested as u64);
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn threads_are_pinned_with_care_and_let_go_in_the_end() {
     pin(&mut daemon);
     while report_of(&mut daemon, &mut program, &mut world).threads_pinned == 0 {}
     assert_eq!(world.affinities[&(PID + 1)], elsewhere);
-    daemon.let_go(&mut world);
+    daemon.restore_affinities(&mut world);
     assert_eq!(world.affinities[&(PID + 1)], anywhere);
 }
 

@@ -84,7 +84,7 @@ fn a_number_that_stands_for_another_page_starts_from_nothing() {
 }
 
 #[test]
-fn what_cannot_be_is_passed_over() {
+fn impossible_accesses_are_ignored() {
     let mut decider = Decider::new(policy(), 4, 100);
     let mut strange = vec![seen(100, 2); 4];
     strange.extend([seen(7, 4); 4]);

@@ -273,7 +273,7 @@ fn moving_ends_within_its_budget() {
 
 proptest! {
     #[test]
-    fn every_wish_is_counted_once(
+    fn every_requested_move_is_counted_once(
         count in 0u64..300,
         stubborn in prop::collection::hash_map(0u64..300, 1i32..40, 0..40),
         poison in prop::collection::hash_set(0u64..300, 0..5),

@@ -12,15 +12,15 @@ fn page(address: u64) -> Page {
 }
 
 fn touch(pages: &mut HotPages, page: Page) -> PageNumber {
-    let wanted = expected(pages, &[page]);
-    pages.touch(&wanted, 0, |_| ())
+    let lookup = expected(pages, &[page]);
+    pages.touch(&lookup, 0, |_| ())
 }
 
 fn expected(pages: &HotPages, all: &[Page]) -> PageLookup {
-    let mut wanted = PageLookup::NONE;
-    pages.want(&mut wanted, all.iter().copied());
-    pages.expect(&mut wanted, |_| ());
-    wanted
+    let mut lookup = PageLookup::NONE;
+    pages.prefetch_entries(&mut lookup, all.iter().copied());
+    pages.prefetch_state(&mut lookup, |_| ());
+    lookup
 }
 
 #[test]
@@ -165,7 +165,7 @@ proptest! {
     #[test]
     fn the_table_is_what_a_map_would_be(
         capacity in 1usize..70,
-        steps in prop::collection::vec((prop::collection::vec(0u64..100, 0..=AT_ONCE), 0u8..12), 1..60),
+        steps in prop::collection::vec((prop::collection::vec(0u64..100, 0..=LOOKUP_BATCH), 0u8..12), 1..60),
     ) {
         let mut pages = HotPages::new(capacity);
         let mut model = Model {
@@ -185,10 +185,10 @@ proptest! {
                 .map(|at| page(if what < 6 { *at } else { at << 12 }))
                 .collect();
             let next = (what > 1).then(|| (expected(&pages, &all), all));
-            if let Some((wanted, all)) = std::mem::replace(&mut waiting, next) {
+            if let Some((lookup, all)) = std::mem::replace(&mut waiting, next) {
                 for (at, page) in all.iter().enumerate() {
-                    prop_assert_eq!(wanted.page(at), *page);
-                    prop_assert_eq!(pages.touch(&wanted, at, |_| ()), model.touch(*page));
+                    prop_assert_eq!(lookup.page(at), *page);
+                    prop_assert_eq!(pages.touch(&lookup, at, |_| ()), model.touch(*page));
                 }
             }
             match what {

@@ -146,7 +146,7 @@ fn middles_and_roundings() {
 }
 
 #[test]
-fn a_busy_machine_is_told() {
+fn a_busy_machine_is_noted() {
     assert_eq!(busy("0.25 0.51 0.90 1/214 5421\n"), None);
     let note = busy("11.07 3.00 2.00 9/214 5421\n").expect("note");
     assert!(note.contains("load 11.1"), "{note}");

@@ -141,7 +141,7 @@ fn devices_are_next_to_the_node_that_firmware_or_cpus_say() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_facts_are_noted() {
     let machine = machine(&[
         TWO_CPUS,
         ("proc/meminfo", "MemTotal: 1024 kB"),

@@ -43,7 +43,7 @@ fn problem(entries: &[(&str, Made)]) -> String {
 const ONLINE: (&str, Made) = ("m/sys/devices/system/cpu/online", File("0-1\n\0\0\0"));
 
 #[test]
-fn archives_are_told_by_their_first_bytes() {
+fn archives_are_recognised_by_their_first_bytes() {
     let bare = archive(&[ONLINE]);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(&bare).expect("memory");
@@ -158,7 +158,7 @@ fn links_of_a_folder_stay_inside() {
 }
 
 #[test]
-fn what_leads_out_of_an_archive_is_refused() {
+fn paths_out_of_an_archive_are_refused() {
     for path in ["../sys/devices/system/x", "m/../../x", "/etc/passwd"] {
         let error = problem(&[ONLINE, (path, File(""))]);
         assert!(error.contains("leads out of it"), "{path}: {error}");

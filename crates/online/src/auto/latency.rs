@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_little_farther_saves_a_little() {
+    fn slightly_nearer_memory_saves_little() {
         let parameters = AutoParameters {
             remote_ns: 1000,
             cost_ns: 10,

@@ -75,7 +75,7 @@ impl MigrationBudget {
 
     /// Pays for a move that a thread makes.
     pub fn pay(&mut self, thread: ThreadIndex, move_ns: f64) {
-        self.lose(self.price_ns(thread, move_ns));
+        self.charge(self.price_ns(thread, move_ns));
         let thread = self.of(thread);
         thread.moving_ns += move_ns;
         let own_ns = thread.moving_ns;
@@ -83,7 +83,7 @@ impl MigrationBudget {
     }
 
     /// Charges program time that earlier moves cost.
-    pub fn lose(&mut self, program_ns: f64) {
+    pub fn charge(&mut self, program_ns: f64) {
         self.balance_ns -= program_ns;
         self.paid_ns += program_ns;
     }
@@ -150,7 +150,7 @@ mod tests {
     const EPOCH_NS: u64 = 1_000_000;
 
     #[test]
-    fn what_is_moved_side_by_side_costs_as_much_as_the_longest() {
+    fn overlapping_moves_cost_as_much_as_the_longest() {
         let [a, b] = [ThreadIndex(0), ThreadIndex(7)];
         let mut budget = MigrationBudget::new(0.005);
         budget.end_epoch(1_000_000, &[]);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_between_two_barriers_goes_on_side_by_side() {
+    fn moves_between_two_barriers_overlap() {
         let [a, b] = [ThreadIndex(0), ThreadIndex(1)];
         let mut budget = MigrationBudget::new(0.0);
         budget.pay(a, 1000.0);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_have_saved_pays_them_back() {
+    fn savings_pay_back_moves() {
         let mut budget = MigrationBudget::new(0.0);
         assert_eq!(budget.paid_back(1000.0), 0.0);
         budget.pay(ThreadIndex(0), 1000.0);
@@ -240,7 +240,7 @@ mod tests {
         budget.saved(ThreadIndex(0), 5000.0);
         budget.end_epoch(1_000_000, &[busy(0, 1_000_000)]);
         assert_eq!(budget.paid_back(1000.0), 1.0);
-        budget.lose(10_000.0);
+        budget.charge(10_000.0);
         assert!(budget.paid_back(1000.0) < 0.5);
     }
 }

@@ -78,7 +78,7 @@ struct Page {
     after_moves: bool,
 }
 
-const UNSEEN: Page = Page {
+const NEW_PAGE: Page = Page {
     first: NONE,
     era: 0,
     moves: 0,
@@ -191,7 +191,7 @@ impl Auto {
             wait_ns: vec![0.0; lanes],
             requests: vec![0.0; nodes],
             step: step.clamp(1.0, 4096.0) as u16,
-            pages: vec![UNSEEN; setting.pages],
+            pages: vec![NEW_PAGE; setting.pages],
             counts: vec![0; setting.pages * nodes],
             epochs: 0,
             era: 0,
@@ -433,7 +433,7 @@ impl OnlinePolicy for Auto {
         self.migration_budget
             .end_epoch(epoch.duration_ns, epoch.threads);
         let more_ns = self.measured_cost.take(epoch.moves, epoch.move_ns);
-        self.migration_budget.lose(more_ns);
+        self.migration_budget.charge(more_ns);
         self.cost_ns = self.measured_cost.page_ns();
         self.reserve();
         let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
@@ -456,7 +456,7 @@ impl OnlinePolicy for Auto {
 
     fn forget(&mut self, page: u32) {
         self.set_away(page, false);
-        self.pages[page as usize] = UNSEEN;
+        self.pages[page as usize] = NEW_PAGE;
         self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
     }
 
@@ -471,7 +471,7 @@ impl OnlinePolicy for Auto {
         let state = &mut self.pages[page as usize];
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
-        self.migration_budget.lose(self.risk.collapse_ns);
+        self.migration_budget.charge(self.risk.collapse_ns);
         self.risk.collapses += 1;
         Survivor::Master
     }

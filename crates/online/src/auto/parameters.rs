@@ -54,14 +54,14 @@ impl Costs {
         nodes: usize,
         times: Option<&MemoryTimes>,
     ) -> Result<Self, ParameterError> {
-        let told = |name: &str| {
+        let missing = |name: &str| {
             ParameterError(format!(
                 "auto: {name}=0 leaves it to the machine, and nothing is known of its memory; give a number of nanoseconds"
             ))
         };
         let cost_ns = match (parameters.cost_ns, times) {
             (0, Some(times)) => times.move_ns,
-            (0, None) => return Err(told("cost_ns")),
+            (0, None) => return Err(missing("cost_ns")),
             (ns, _) => ns as f64,
         };
         let collapse_ns = match (parameters.collapse_ns, times) {
@@ -78,7 +78,7 @@ impl Costs {
         };
         let latency_ns: Vec<f64> = match (parameters.remote_ns, times) {
             (0, Some(times)) => times.latency_ns.iter().flatten().copied().collect(),
-            (0, None) => return Err(told("remote_ns")),
+            (0, None) => return Err(missing("remote_ns")),
             (ns, _) => (0..nodes * nodes)
                 .map(|pair| {
                     if pair / nodes == pair % nodes {

@@ -102,7 +102,7 @@ fn without_queues_no_page_moves_to_spread_load() {
 
 /// Thread 2 has run for a millisecond, and its references would take four: it waits for several at once.
 #[test]
-fn what_is_waited_for_side_by_side_saves_less() {
+fn overlapping_waits_save_less() {
     let mut policy = rich();
     let near = seen(3, 2, AccessKind::Load, Copies::at(2));
     (0..40_000).for_each(|_| policy.observe(&near, &mut Vec::new()));
@@ -166,7 +166,7 @@ fn moves_that_have_paid_for_themselves_ask_for_less_certainty() {
     pass(&mut proven, &[thread(0, 0), thread(2, 2)]);
     assert_eq!(count(proven), 125, "a hundred pay, with a look at each 25");
     let mut poor = careful();
-    poor.migration_budget.lose(20_000.0);
+    poor.migration_budget.charge(20_000.0);
     poor.migration_budget.saved(ThreadIndex(2), 20_000.0);
     pass(&mut poor, &[thread(0, 0), thread(2, 2)]);
     let (half, none) = (count(poor), count(careful()));
@@ -243,7 +243,7 @@ fn a_thread_goes_to_its_pages() {
 
 /// Node 2's references have paid for moving page 1, but its threads end before the evaluation, so they do not count.
 #[test]
-fn what_ended_threads_did_moves_nothing() {
+fn accesses_of_ended_threads_move_nothing() {
     let look = |policy: &mut Auto| {
         let mut actions = Vec::new();
         let seen = seen(1, 2, AccessKind::Store, Copies::at(0));
@@ -353,7 +353,7 @@ fn a_copy_needs_no_way_back() {
 
 /// Page 1 has moved from node 0 to node 2, whose controller has been busy for half of the time since.
 #[test]
-fn what_waits_longer_where_it_has_gone_saves_less() {
+fn queueing_at_the_new_node_lowers_savings() {
     let times = MemoryTimes {
         service_ns: 100.0,
         ..times()
@@ -417,7 +417,7 @@ fn on_load(policy: &mut Auto, node: u16) -> Vec<Action> {
 }
 
 #[test]
-fn what_many_read_is_copied_until_it_is_stored_to() {
+fn pages_read_by_many_nodes_are_replicated_until_a_store() {
     let store = |policy: &mut Auto| {
         let seen = seen(1, 0, AccessKind::Store, Copies::at(0));
         policy.observe(&seen, &mut Vec::new());
@@ -464,10 +464,10 @@ fn machines_that_say_nothing_are_refused() {
         message.starts_with("auto: cost_ns=0 leaves it"),
         "{message}"
     );
-    let told = AutoParameters {
+    let complete = AutoParameters {
         cost_ns: 1,
         remote_ns: 1,
         ..AutoParameters::default()
     };
-    assert!(Auto::new(&told, &SETTING, None).is_ok());
+    assert!(Auto::new(&complete, &SETTING, None).is_ok());
 }

@@ -81,15 +81,15 @@ mod tests {
             maptu: 60.0,
             ..quiet
         };
-        let told = why_unmanaged(&[quiet, ApplicationCounters::default()], &parameters);
+        let reason = why_unmanaged(&[quiet, ApplicationCounters::default()], &parameters);
         assert_eq!(
-            told.as_deref(),
+            reason.as_deref(),
             Some(
                 "16.0 memory accesses a µs; carrefour manages programs with more than 50 (--set maptu=N)"
             )
         );
-        let told = why_unmanaged(&[busy], &parameters).unwrap();
-        assert!(told.contains("cpu_percent"), "{told}");
+        let reason = why_unmanaged(&[busy], &parameters).unwrap();
+        assert!(reason.contains("cpu_percent"), "{reason}");
         assert_eq!(why_unmanaged(&[], &parameters), None);
     }
 

@@ -30,7 +30,7 @@ pub use parameters::CarrefourParameters;
 
 use self::counters::Counters;
 use self::global::Mechanisms;
-use self::page_local::Fate;
+use self::page_local::PageDecision;
 use self::profile::{Profile, Profiled};
 use self::rate::Rate;
 use self::replicas::Replicas;
@@ -181,7 +181,7 @@ impl Carrefour {
                 replicable,
                 self.parameters.samples,
             ) {
-                Fate::Colocated(node) if page.copies != Copies::at(node) => {
+                PageDecision::Colocated(node) if page.copies != Copies::at(node) => {
                     let rule = "sampled on one node alone";
                     actions.push(Self::action(
                         page,
@@ -192,9 +192,9 @@ impl Carrefour {
                     ));
                     placed += 1;
                 }
-                Fate::Replicated => managed.candidates.push(row),
-                Fate::Interleaved => to_interleave.push(row),
-                Fate::Stays | Fate::Colocated(_) => {}
+                PageDecision::Replicated => managed.candidates.push(row),
+                PageDecision::Interleaved => to_interleave.push(row),
+                PageDecision::Stays | PageDecision::Colocated(_) => {}
             }
         }
         placed += self.replicate(pages, managed, &mut to_interleave, actions);
@@ -414,7 +414,7 @@ impl OnlinePolicy for Carrefour {
         }
     }
 
-    fn still_wants(&self, action: &Action) -> bool {
+    fn is_still_requested(&self, action: &Action) -> bool {
         action.kind != ActionKind::Replicate || self.is_replicable(action.page)
     }
 

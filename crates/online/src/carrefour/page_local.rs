@@ -4,7 +4,7 @@ use super::global::Mechanisms;
 
 /// Decision about a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PageDecision {
     /// The page stays.
     Stays,
     /// The page moves to the only node that accessed it.
@@ -26,25 +26,25 @@ pub fn decide(
     mechanisms: &Mechanisms,
     replicable: bool,
     samples_least: u64,
-) -> Fate {
+) -> PageDecision {
     let samples: u64 = by_node.iter().map(|&count| u64::from(count)).sum();
     let mut users = by_node.iter().enumerate().filter(|user| *user.1 > 0);
     let (Some((first, _)), second) = (users.next(), users.next()) else {
-        return Fate::Stays;
+        return PageDecision::Stays;
     };
     if samples < samples_least {
-        Fate::Stays
+        PageDecision::Stays
     } else if second.is_none() {
         match mechanisms.colocation {
-            true => Fate::Colocated(first as u16),
-            false => Fate::Stays,
+            true => PageDecision::Colocated(first as u16),
+            false => PageDecision::Stays,
         }
     } else if stores == 0 && mechanisms.replication && replicable {
-        Fate::Replicated
+        PageDecision::Replicated
     } else if mechanisms.interleaving {
-        Fate::Interleaved
+        PageDecision::Interleaved
     } else {
-        Fate::Stays
+        PageDecision::Stays
     }
 }
 
@@ -60,12 +60,12 @@ mod tests {
             colocation: true,
         };
         for (by_node, stores, expected) in [
-            ([0, 0, 0], 0, Fate::Stays),
-            ([0, 1, 0], 0, Fate::Stays),
-            ([0, 2, 0], 0, Fate::Colocated(1)),
-            ([0, 2, 0], 2, Fate::Colocated(1)),
-            ([1, 0, 1], 0, Fate::Replicated),
-            ([1, 0, 1], 1, Fate::Interleaved),
+            ([0, 0, 0], 0, PageDecision::Stays),
+            ([0, 1, 0], 0, PageDecision::Stays),
+            ([0, 2, 0], 0, PageDecision::Colocated(1)),
+            ([0, 2, 0], 2, PageDecision::Colocated(1)),
+            ([1, 0, 1], 0, PageDecision::Replicated),
+            ([1, 0, 1], 1, PageDecision::Interleaved),
         ] {
             assert_eq!(
                 decide(&by_node, stores, &all, true, 2),
@@ -73,14 +73,17 @@ mod tests {
                 "{by_node:?}"
             );
         }
-        assert_eq!(decide(&[1, 1, 0], 0, &all, false, 2), Fate::Interleaved);
+        assert_eq!(
+            decide(&[1, 1, 0], 0, &all, false, 2),
+            PageDecision::Interleaved
+        );
         let without = |mechanisms| decide(&[1, 1, 0], 0, &mechanisms, true, 2);
         assert_eq!(
             without(Mechanisms {
                 replication: false,
                 ..all
             }),
-            Fate::Interleaved
+            PageDecision::Interleaved
         );
         assert_eq!(
             without(Mechanisms {
@@ -88,12 +91,12 @@ mod tests {
                 interleaving: false,
                 ..all
             }),
-            Fate::Stays
+            PageDecision::Stays
         );
         let off = Mechanisms {
             colocation: false,
             ..all
         };
-        assert_eq!(decide(&[0, 2, 0], 0, &off, true, 2), Fate::Stays);
+        assert_eq!(decide(&[0, 2, 0], 0, &off, true, 2), PageDecision::Stays);
     }
 }

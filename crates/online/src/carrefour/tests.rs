@@ -160,9 +160,12 @@ fn a_page_leaves_after_more_than_five_collapses() {
         assert_eq!(driver.policy.collapse(3), Survivor::Writer);
         driver.policy.settled(3, Copies::at(2), 0b1011);
     }
-    assert!(driver.policy.still_wants(&copy));
+    assert!(driver.policy.is_still_requested(&copy));
     assert_eq!(driver.policy.collapse(3), Survivor::WriterAlone);
-    assert!(!driver.policy.still_wants(&copy), "what is under way, too");
+    assert!(
+        !driver.policy.is_still_requested(&copy),
+        "what is under way, too"
+    );
     driver.sample(3, 1, Load, 1);
     driver.sample(3, 2, Load, 1);
     assert_eq!(driver.decide()[0].1, Interleave, "never again");

@@ -333,7 +333,7 @@ fn a_thread_may_join_a_busy_cpu_where_the_load_is_as_balanced_then() {
 }
 
 #[test]
-fn who_is_to_make_way_is_judged_by_a_group_only_if_both_are_in_one() {
+fn displaced_threads_are_judged_by_group_only_within_one_group() {
     let mut driver = Driver::new(&[]);
     driver.tick(&[]);
     with_faults(&mut driver, 0, &[0, 100], false);

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::parse::{Fault, fault};
 use super::print::quote;
-use crate::place_rule::{REST_PLACEMENT, parse_bounds};
+use crate::place_rule::{UNMATCHED_PLACEMENTS, parse_bounds};
 use crate::{BuildId, CallSiteFrame, Decision, Effect, PageRun, Placement, Start, Subject};
 
 const ONE_KEY: &str =
@@ -63,7 +63,7 @@ impl ObjectTable {
         let placement_at = self.placement.span().start;
         let subject = self.subject(at)?;
         if subject == Subject::Unmatched && !placement.fits_unmatched() {
-            return fault(placement_at, REST_PLACEMENT);
+            return fault(placement_at, UNMATCHED_PLACEMENTS);
         }
         Ok(Decision {
             name,

@@ -10,8 +10,8 @@ use super::VERSION;
 use super::object::ObjectTable;
 use super::print::quote;
 use crate::{
-    BuildId, Decision, Error, GroupPlan, JobPlan, Layout, OnlineMigration, Phase, Plan, PlanFile,
-    PlanPrediction, Program, RankList, Subject, Team,
+    BuildId, Decision, Error, GroupPlan, JobPlan, OnlineMigration, Phase, Plan, PlanFile,
+    PlanPrediction, Program, RankList, Subject, Team, ThreadLayout,
 };
 
 /// Position of a fault in bytes, and the message.
@@ -259,8 +259,8 @@ fn syntax(error: toml::de::Error) -> Fault {
     )
 }
 
-fn layout(text: Spanned<String>) -> Result<Layout, Fault> {
-    Layout::from_name(text.get_ref()).ok_or_else(|| {
+fn layout(text: Spanned<String>) -> Result<ThreadLayout, Fault> {
+    ThreadLayout::from_name(text.get_ref()).ok_or_else(|| {
         let found = quote(text.get_ref());
         let message = format!("`threads` is {found}; it can be \"compact\" or \"scatter\"");
         (text.span().start, message)

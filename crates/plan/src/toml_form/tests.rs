@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::parse::only_once;
 use crate::placement::tests::{name, placement};
 use crate::{
-    CallSiteFrame, Decision, Effect, Layout, OnlineMigration, PageRun, Phase, Placement, Plan,
-    PlanPrediction, Program, Start, Subject, Team,
+    CallSiteFrame, Decision, Effect, OnlineMigration, PageRun, Phase, Placement, Plan,
+    PlanPrediction, Program, Start, Subject, Team, ThreadLayout,
 };
 
 fn number() -> impl Strategy<Value = u64> {
@@ -162,7 +162,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         name(),
         name(),
         (0u32..40).prop_map(|shift| 1u64 << shift),
-        prop::option::of(prop::sample::select(Layout::ALL.to_vec())),
+        prop::option::of(prop::sample::select(ThreadLayout::ALL.to_vec())),
         prop::option::of(prop::collection::btree_map(name(), number(), 0..3)),
         prop::collection::vec(team, 0..3),
         prop::collection::vec(decision, 0..5),
@@ -278,8 +278,8 @@ fn where_threads_run_is_written_only_where_a_plan_says_it() {
     let silent = plan.to_toml();
     assert!(!silent.contains("threads"), "{silent}");
     for (layout, line) in [
-        (Layout::Compact, "threads = \"compact\"\n"),
-        (Layout::Scatter, "threads = \"scatter\"\n"),
+        (ThreadLayout::Compact, "threads = \"compact\"\n"),
+        (ThreadLayout::Scatter, "threads = \"scatter\"\n"),
     ] {
         plan.threads = Some(layout);
         let said = plan.to_toml();

@@ -73,7 +73,7 @@ impl Compiled {
     }
 
     /// Addresses that the program prints: virtual addresses in its file, by name.
-    pub fn told(&self, name: &str) -> HashMap<String, u64> {
+    pub fn printed_addresses(&self, name: &str) -> HashMap<String, u64> {
         let line = |line: &str| {
             let (name, number) = line.split_once(' ')?;
             Some((name.to_owned(), number.parse().ok()?))

@@ -27,7 +27,7 @@ use nearpage_plan::{
 use nearpage_wire::compact_plan::RULE_LATER;
 
 use compiled::{Compiled, load, search};
-use reference::{Reference, Seen, Verdict};
+use reference::{ObservedObject, Reference, Verdict};
 
 const PAGE: u64 = 4096;
 
@@ -114,8 +114,8 @@ fn call_site(image: &ProgramImage, offset: u64, line: u32, size_bytes: u64) -> S
     }
 }
 
-fn heap<'a>(image: &'a ProgramImage, address: u64) -> Seen<'a> {
-    Seen::Heap {
+fn heap<'a>(image: &'a ProgramImage, address: u64) -> ObservedObject<'a> {
+    ObservedObject::Heap {
         frames: vec![(identity(image), address)],
         order: 0,
         thread: 0,
@@ -274,7 +274,7 @@ fn symbols_are_found_wherever_the_linker_put_them() {
         ("stripped", &["-s"]),
     ] {
         let image = compiled.image(name, flags);
-        let told = compiled.told(name);
+        let addresses = compiled.printed_addresses(name);
         assert!(!image.program.is_static && !image.program.build_id.is_empty());
         assert!(
             image
@@ -308,9 +308,9 @@ fn symbols_are_found_wherever_the_linker_put_them() {
                 .find(|module| !module.objects(symbol).is_empty())
                 .expect("owner");
             let module = (owner.build_id.as_str(), owner.file_name.as_str());
-            let seen = Seen::Static {
+            let seen = ObservedObject::Static {
                 module,
-                offset: told[symbol],
+                offset: addresses[symbol],
             };
             let size = owner.objects(symbol)[0].size_bytes;
             let verdict = reference
@@ -390,7 +390,7 @@ fn a_rule_that_matches_nothing_is_an_error_with_close_names() {
 fn a_function_and_line_recognise_what_is_allocated_there() {
     let compiled = Compiled::new();
     let programs = [compiled.image("prog", &[])];
-    let told = compiled.told("prog");
+    let addresses = compiled.printed_addresses("prog");
     let takes = |rule: &str, address: u64, size: u64| {
         let compact = by_hand(rule, &programs, 4).expect(rule);
         let verdict = Reference::decode(&compact).evaluate(
@@ -401,18 +401,22 @@ fn a_function_and_line_recognise_what_is_allocated_there() {
         );
         verdict.is_some_and(|verdict| !verdict.is_weak)
     };
-    assert!(takes("function:grow=block", told["first"], 1 << 20));
-    assert!(takes("function:grow=block", told["second"], 1 << 20));
-    assert!(!takes("function:main=block", told["second"], 1 << 20));
-    assert!(takes("function:grow:38=block", told["first"], 1 << 20));
-    assert!(!takes("function:grow:38=block", told["second"], 1 << 20));
+    assert!(takes("function:grow=block", addresses["first"], 1 << 20));
+    assert!(takes("function:grow=block", addresses["second"], 1 << 20));
+    assert!(!takes("function:main=block", addresses["second"], 1 << 20));
+    assert!(takes("function:grow:38=block", addresses["first"], 1 << 20));
+    assert!(!takes(
+        "function:grow:38=block",
+        addresses["second"],
+        1 << 20
+    ));
     assert!(takes(
         "function:grow@prog:40=block",
-        told["second"],
+        addresses["second"],
         1 << 30
     ));
     assert!(
-        !takes("function:grow=block", told["first"], 5000),
+        !takes("function:grow=block", addresses["first"], 5000),
         "less than two pages"
     );
     for rule in [
@@ -421,9 +425,13 @@ fn a_function_and_line_recognise_what_is_allocated_there() {
         "function:main:53=block",
         "function:main=block",
     ] {
-        assert!(takes(rule, told["inlined"], 1 << 20), "{rule}");
+        assert!(takes(rule, addresses["inlined"], 1 << 20), "{rule}");
     }
-    assert!(!takes("function:main:52=block", told["inlined"], 1 << 20));
+    assert!(!takes(
+        "function:main:52=block",
+        addresses["inlined"],
+        1 << 20
+    ));
     assert!(takes("heap>=1M=node:3", 0, 1 << 20));
     assert!(!takes("heap<1M=node:3", 0, 1 << 20));
 }
@@ -432,12 +440,12 @@ fn a_function_and_line_recognise_what_is_allocated_there() {
 fn a_block_is_share_k_of_the_threads_of_the_run() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
+    let addresses = compiled.printed_addresses("prog");
     let size = 64 * PAGE;
     // Made with 4 threads (see `plan_for`), run with 8, 4, 6 and 2 threads, and with an input twice as large.
     let plan = plan_for(
         &image,
-        vec![(call_site(&image, told["first"], 38, size), "block")],
+        vec![(call_site(&image, addresses["first"], 38, size), "block")],
     );
     let mut image = image;
     for (threads, owners) in [
@@ -450,7 +458,12 @@ fn a_block_is_share_k_of_the_threads_of_the_run() {
             image = same;
             assert_eq!(compact.warnings, Vec::<String>::new());
             let verdict = reference
-                .evaluate(identity(&image), None, &heap(&image, told["first"]), size)
+                .evaluate(
+                    identity(&image),
+                    None,
+                    &heap(&image, addresses["first"]),
+                    size,
+                )
                 .expect("placed");
             let expected: Vec<u32> = (0..size / PAGE)
                 .map(|page| {
@@ -460,7 +473,12 @@ fn a_block_is_share_k_of_the_threads_of_the_run() {
             assert_eq!(nodes(&verdict), expected, "{threads} threads, {size} bytes");
             assert!(!verdict.is_weak);
             assert_eq!(
-                reference.evaluate(identity(&image), None, &heap(&image, told["second"]), size),
+                reference.evaluate(
+                    identity(&image),
+                    None,
+                    &heap(&image, addresses["second"]),
+                    size
+                ),
                 None
             );
         }
@@ -470,14 +488,17 @@ fn a_block_is_share_k_of_the_threads_of_the_run() {
 }
 
 #[test]
-fn every_pattern_is_dealt_to_nodes() {
+fn every_pattern_is_placed_on_nodes() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
+    let addresses = compiled.printed_addresses("prog");
     let verdict = |placement: &str, threads: usize| {
         let plan = plan_for(
             &image,
-            vec![(call_site(&image, told["first"], 38, 8 * PAGE), placement)],
+            vec![(
+                call_site(&image, addresses["first"], 38, 8 * PAGE),
+                placement,
+            )],
         );
         let machine = machine();
         let compact = translate(
@@ -492,7 +513,7 @@ fn every_pattern_is_dealt_to_nodes() {
             .evaluate(
                 identity(&image),
                 None,
-                &heap(&image, told["first"]),
+                &heap(&image, addresses["first"]),
                 8 * PAGE,
             )
             .expect(placement);
@@ -528,11 +549,11 @@ fn every_pattern_is_dealt_to_nodes() {
 fn page_runs_go_round_a_team_of_another_size_in_proportion() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
+    let addresses = compiled.printed_addresses("prog");
     let mut plan = plan_for(
         &image,
         vec![(
-            call_site(&image, told["first"], 38, 8 * PAGE),
+            call_site(&image, addresses["first"], 38, 8 * PAGE),
             "first-touch",
         )],
     );
@@ -554,7 +575,7 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
         (16, [3, 3, 2, 2, 1, 1, 0, 0]),
         (8, [3, 3, 2, 2, 1, 1, 0, 0]),
     ] {
-        let verdict = of_call_site(&plan, &image, told["first"], (8 * PAGE, threads));
+        let verdict = of_call_site(&plan, &image, addresses["first"], (8 * PAGE, threads));
         assert_eq!(nodes(&verdict), expected, "{threads} threads");
     }
 }
@@ -564,7 +585,7 @@ fn page_runs_go_round_a_team_of_another_size_in_proportion() {
 fn parts_and_tiles_are_dealt_to_any_team() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
+    let addresses = compiled.printed_addresses("prog");
     for (placement, threads, pages, expected) in [
         ("block:0-24K/32K", 2, 8, vec![0, 0, 0, 1, 1, 1, 1, 1]),
         ("block:0-24K/32K", 3, 8, vec![0, 0, 1, 1, 2, 2, 2, 2]),
@@ -589,9 +610,9 @@ fn parts_and_tiles_are_dealt_to_any_team() {
             vec![0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3],
         ),
     ] {
-        let site = call_site(&image, told["first"], 38, 8 * PAGE);
+        let site = call_site(&image, addresses["first"], 38, 8 * PAGE);
         let plan = plan_for(&image, vec![(site, placement)]);
-        let verdict = of_call_site(&plan, &image, told["first"], (pages * PAGE, threads));
+        let verdict = of_call_site(&plan, &image, addresses["first"], (pages * PAGE, threads));
         assert_eq!(nodes(&verdict), expected, "{placement}, {threads} threads");
         assert!(!verdict.is_weak);
     }
@@ -601,8 +622,8 @@ fn parts_and_tiles_are_dealt_to_any_team() {
 fn objects_of_a_call_site_go_round_the_threads_of_any_team() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
-    let site = call_site(&image, told["first"], 38, 2 * PAGE);
+    let addresses = compiled.printed_addresses("prog");
+    let site = call_site(&image, addresses["first"], 38, 2 * PAGE);
     let plan = plan_for(&image, vec![(site, "round-robin")]);
     let machine = machine();
     for threads in [3, 4] {
@@ -615,8 +636,8 @@ fn objects_of_a_call_site_go_round_the_threads_of_any_team() {
         .expect("a call site's objects");
         let reference = Reference::decode(&compact);
         for number in 0..9 {
-            let object = Seen::Heap {
-                frames: vec![(identity(&image), told["first"])],
+            let object = ObservedObject::Heap {
+                frames: vec![(identity(&image), addresses["first"])],
                 order: number,
                 thread: 0,
             };
@@ -635,8 +656,8 @@ fn objects_of_a_call_site_go_round_the_threads_of_any_team() {
 fn objects_of_a_call_site_are_dealt_in_shares_of_as_many_as_there_are() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
-    let site = call_site(&image, told["first"], 38, 2 * PAGE);
+    let addresses = compiled.printed_addresses("prog");
+    let site = call_site(&image, addresses["first"], 38, 2 * PAGE);
     let plan = plan_for(&image, vec![(site, "object-blocks:6")]);
     let machine = machine();
     let compact = translate(
@@ -650,7 +671,7 @@ fn objects_of_a_call_site_are_dealt_in_shares_of_as_many_as_there_are() {
         build_id: &image.program.build_id,
         file_name: "prog",
     };
-    let frames = [Some((module, told["first"]))];
+    let frames = [Some((module, addresses["first"]))];
     let object = || {
         Origin::Heap(Allocation {
             frames: &frames,
@@ -685,11 +706,14 @@ fn objects_of_a_call_site_are_dealt_in_shares_of_as_many_as_there_are() {
 fn joined_teams_have_the_threads_of_each() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
+    let addresses = compiled.printed_addresses("prog");
     let of = |placement: &str, workers: &[u32]| {
         let mut plan = plan_for(
             &image,
-            vec![(call_site(&image, told["first"], 38, 8 * PAGE), placement)],
+            vec![(
+                call_site(&image, addresses["first"], 38, 8 * PAGE),
+                placement,
+            )],
         );
         let team = |name: &str, threads| Team {
             name: name.to_owned(),
@@ -709,7 +733,7 @@ fn joined_teams_have_the_threads_of_each() {
         let verdict = Reference::decode(&compact).evaluate(
             identity(&image),
             None,
-            &heap(&image, told["first"]),
+            &heap(&image, addresses["first"]),
             8 * PAGE,
         );
         Ok::<_, Error>(nodes(&verdict.expect("placed")))
@@ -734,7 +758,7 @@ fn joined_teams_have_the_threads_of_each() {
 fn page_runs_fit_their_size_and_are_scaled_otherwise() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
+    let addresses = compiled.printed_addresses("prog");
     let cvar = image.program.objects("cvar")[0].clone();
     let symbol = |size_bytes| Subject::Symbol {
         symbol: "cvar".to_owned(),
@@ -747,7 +771,7 @@ fn page_runs_fit_their_size_and_are_scaled_otherwise() {
         &image,
         vec![
             (
-                call_site(&image, told["first"], 38, 8 * PAGE),
+                call_site(&image, addresses["first"], 38, 8 * PAGE),
                 "first-touch",
             ),
             (symbol(8 * PAGE), "first-touch"),
@@ -764,7 +788,12 @@ fn page_runs_fit_their_size_and_are_scaled_otherwise() {
     let (reference, compact, image) = translated(&plan, image, 4);
     let at = |size: u64| {
         reference
-            .evaluate(identity(&image), None, &heap(&image, told["first"]), size)
+            .evaluate(
+                identity(&image),
+                None,
+                &heap(&image, addresses["first"]),
+                size,
+            )
             .expect("placed")
     };
     let exact = [1, 1, 3, 0, 0, 0, 0, 0];
@@ -780,7 +809,7 @@ fn page_runs_fit_their_size_and_are_scaled_otherwise() {
     );
     assert_eq!(nodes(&at(4 * PAGE)), [1, 0, 0, 0]);
     // The symbol has 256 pages now: each page of the plan became 32 pages.
-    let seen = Seen::Static {
+    let seen = ObservedObject::Static {
         module: identity(&image),
         offset: cvar.offset,
     };
@@ -809,7 +838,7 @@ fn page_runs_fit_their_size_and_are_scaled_otherwise() {
 fn a_rebuilt_program_is_recognised_by_function_line_and_size_class() {
     let compiled = Compiled::new();
     let old = compiled.image("prog", &[]);
-    let old_told = compiled.told("prog");
+    let old_addresses = compiled.printed_addresses("prog");
     let cvar = old.program.objects("cvar")[0].clone();
     let symbol = Subject::Symbol {
         symbol: "cvar".to_owned(),
@@ -822,40 +851,44 @@ fn a_rebuilt_program_is_recognised_by_function_line_and_size_class() {
         &old,
         vec![
             (symbol, "block"),
-            (call_site(&old, old_told["first"], 38, 1 << 20), "block"),
             (
-                call_site(&old, old_told["second"], 40, 1 << 20),
+                call_site(&old, old_addresses["first"], 38, 1 << 20),
+                "block",
+            ),
+            (
+                call_site(&old, old_addresses["second"], 40, 1 << 20),
                 "interleave",
             ),
         ],
     );
     let new = compiled.image("prog", &["-DREBUILT", "-DCOUNT=262144"]);
-    let told = compiled.told("prog");
-    assert_ne!(told["first"], old_told["first"]);
+    let addresses = compiled.printed_addresses("prog");
+    assert_ne!(addresses["first"], old_addresses["first"]);
     let (reference, compact, new) = translated(&plan, new, 4);
-    let verdict = |seen: &Seen<'_>, size| reference.evaluate(identity(&new), None, seen, size);
-    let seen = Seen::Static {
+    let verdict =
+        |seen: &ObservedObject<'_>, size| reference.evaluate(identity(&new), None, seen, size);
+    let seen = ObservedObject::Static {
         module: identity(&new),
-        offset: told["cvar"],
+        offset: addresses["cvar"],
     };
     assert_eq!(
         nodes(&verdict(&seen, 2 << 20).expect("cvar")),
         block(512, &[0, 1, 2, 3])
     );
-    let first = verdict(&heap(&new, told["first"]), 1 << 20).expect("first");
+    let first = verdict(&heap(&new, addresses["first"]), 1 << 20).expect("first");
     assert!(first.is_weak && first.number == 1);
     assert_eq!(
-        verdict(&heap(&new, told["second"]), 1 << 20)
+        verdict(&heap(&new, addresses["second"]), 1 << 20)
             .expect("second")
             .number,
         2
     );
     assert_eq!(
-        verdict(&heap(&new, told["first"]), 2 << 20),
+        verdict(&heap(&new, addresses["first"]), 2 << 20),
         None,
         "another size class"
     );
-    assert_eq!(verdict(&heap(&new, told["added"]), 1 << 20), None);
+    assert_eq!(verdict(&heap(&new, addresses["added"]), 1 << 20), None);
     for part in [
         "prog was rebuilt",
         "2097152 bytes now and had 1048576",
@@ -879,7 +912,12 @@ fn a_rebuilt_program_is_recognised_by_function_line_and_size_class() {
     frames[0].line = 39;
     let (reference, _, new) = translated(&shifted, new, 4);
     let first = reference
-        .evaluate(identity(&new), None, &heap(&new, told["first"]), 1 << 20)
+        .evaluate(
+            identity(&new),
+            None,
+            &heap(&new, addresses["first"]),
+            1 << 20,
+        )
         .expect("by function");
     assert!(first.is_weak && first.number == 1);
     // A decision about a removed function is left out; if no decision is left, that is an error.
@@ -907,8 +945,8 @@ fn a_rebuilt_program_is_recognised_by_function_line_and_size_class() {
 fn a_call_site_survives_the_rebuild_of_other_modules() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
-    let mut subject = call_site(&image, told["first"], 38, 1 << 20);
+    let addresses = compiled.printed_addresses("prog");
+    let mut subject = call_site(&image, addresses["first"], 38, 1 << 20);
     let Subject::CallSite { frames, .. } = &mut subject else {
         unreachable!()
     };
@@ -931,19 +969,19 @@ fn a_call_site_survives_the_rebuild_of_other_modules() {
         .iter()
         .find(|library| library.file_name.starts_with("libtold"))
         .expect("library");
-    let seen = |plugin, address| Seen::Heap {
+    let seen = |plugin, address| ObservedObject::Heap {
         frames: vec![
             (plugin, address),
             (
                 (library.build_id.as_str(), library.file_name.as_str()),
                 0x9999,
             ),
-            (identity(&image), told["first"]),
+            (identity(&image), addresses["first"]),
         ],
         order: 3,
         thread: 2,
     };
-    let taken = |seen: &Seen<'_>| {
+    let taken = |seen: &ObservedObject<'_>| {
         reference
             .evaluate(identity(&image), None, seen, 1 << 20)
             .is_some()
@@ -957,15 +995,15 @@ fn a_call_site_survives_the_rebuild_of_other_modules() {
         taken(&seen(("4567", "libplugin.so"), 0x999)),
         "loaded later, another build"
     );
-    assert!(!taken(&heap(&image, told["first"])), "another stack");
+    assert!(!taken(&heap(&image, addresses["first"])), "another stack");
 }
 
 #[test]
 fn decisions_of_one_call_site_are_told_apart() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);
-    let told = compiled.told("prog");
-    let site = |size, order, thread| match call_site(&image, told["first"], 38, size) {
+    let addresses = compiled.printed_addresses("prog");
+    let site = |size, order, thread| match call_site(&image, addresses["first"], 38, size) {
         Subject::CallSite {
             frames, size_bytes, ..
         } => Subject::CallSite {
@@ -993,8 +1031,8 @@ fn decisions_of_one_call_site_are_told_apart() {
     );
     let (reference, _, image) = translated(&by_size, image, 4);
     let number = |reference: &Reference, image: &ProgramImage, order, thread, size| {
-        let seen = Seen::Heap {
-            frames: vec![(identity(image), told["first"])],
+        let seen = ObservedObject::Heap {
+            frames: vec![(identity(image), addresses["first"])],
             order,
             thread,
         };
@@ -1069,7 +1107,7 @@ fn sections_and_pins_are_per_executable_and_rank() {
     let compact = translate(&plans, &rules, &target, &programs).expect("translation");
     let [image] = &programs;
     let reference = Reference::decode(&compact);
-    let node = |module, rank, seen: &Seen<'_>| {
+    let node = |module, rank, seen: &ObservedObject<'_>| {
         reference
             .evaluate(module, rank, seen, 1 << 20)
             .map(|verdict| nodes(&verdict)[0])
@@ -1079,13 +1117,13 @@ fn sections_and_pins_are_per_executable_and_rank() {
     assert_eq!(node(identity(image), Some(1), &any), Some(1));
     assert_eq!(node(identity(image), Some(9), &any), Some(3));
     assert_eq!(
-        node(identity(image), Some(9), &Seen::Mapping),
+        node(identity(image), Some(9), &ObservedObject::Mapping),
         Some(2),
         "rules by hand are everywhere"
     );
-    assert_eq!(node(("", "sh"), None, &Seen::Mapping), Some(2));
+    assert_eq!(node(("", "sh"), None, &ObservedObject::Mapping), Some(2));
     assert_eq!(node(("", "sh"), None, &any), None);
-    let table = Seen::Static {
+    let table = ObservedObject::Static {
         module: ("beef", "helper"),
         offset: 0x4000,
     };

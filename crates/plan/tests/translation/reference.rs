@@ -18,7 +18,7 @@ pub type Module<'a> = (&'a str, &'a str);
 
 /// An object as the library sees it.
 #[derive(Clone)]
-pub enum Seen<'a> {
+pub enum ObservedObject<'a> {
     Static {
         module: Module<'a>,
         offset: u64,
@@ -196,7 +196,12 @@ impl Reference {
     }
 
     /// The first of a phase's rules that takes the object.
-    pub fn evaluate_phase(&self, phase: &PhaseAt, seen: &Seen<'_>, size: u64) -> Option<Verdict> {
+    pub fn evaluate_phase(
+        &self,
+        phase: &PhaseAt,
+        seen: &ObservedObject<'_>,
+        size: u64,
+    ) -> Option<Verdict> {
         let mut rules = phase.rules.iter();
         let rule = rules.find(|&&rule| self.takes(rule, seen, size))?;
         Some(self.verdict(*rule, size))
@@ -207,7 +212,7 @@ impl Reference {
         &self,
         executable: Module<'_>,
         rank: Option<u32>,
-        seen: &Seen<'_>,
+        seen: &ObservedObject<'_>,
         size: u64,
     ) -> Option<Verdict> {
         let verdict = self.section(executable, rank).and_then(|section| {
@@ -223,7 +228,7 @@ impl Reference {
         &self,
         executable: Module<'_>,
         rank: Option<u32>,
-        seen: &Seen<'_>,
+        seen: &ObservedObject<'_>,
         size: u64,
         verdict: Option<&Verdict>,
     ) {
@@ -236,7 +241,7 @@ impl Reference {
             .compact
             .process(name(executable), rank, self.page_bytes);
         let frames: Vec<_> = match seen {
-            Seen::Heap { frames, .. } => frames
+            ObservedObject::Heap { frames, .. } => frames
                 .iter()
                 .map(|(module, offset)| Some((name(*module), *offset)))
                 .collect(),
@@ -247,15 +252,15 @@ impl Reference {
             thread,
         };
         let (origin, order) = match *seen {
-            Seen::Static { module, offset } => (
+            ObservedObject::Static { module, offset } => (
                 Origin::Static {
                     module: name(module),
                     offset,
                 },
                 0,
             ),
-            Seen::Heap { thread, order, .. } => (Origin::Heap(allocation(thread)), order),
-            Seen::Mapping => (Origin::Mapping(allocation(0)), 0),
+            ObservedObject::Heap { thread, order, .. } => (Origin::Heap(allocation(thread)), order),
+            ObservedObject::Mapping => (Origin::Mapping(allocation(0)), 0),
         };
         // Objects of the same call site that are allocated before.
         for _ in 0..order {
@@ -291,18 +296,18 @@ impl Reference {
         }
     }
 
-    fn takes(&self, rule: usize, seen: &Seen<'_>, size: u64) -> bool {
+    fn takes(&self, rule: usize, seen: &ObservedObject<'_>, size: u64) -> bool {
         let kind = self.u32(rule);
         let in_bounds = (self.u64(rule + 48)..=self.u64(rule + 56)).contains(&size);
         match seen {
-            Seen::Static { module, offset } => {
+            ObservedObject::Static { module, offset } => {
                 kind == subject::STATIC
                     && self.u64(rule + 32) == *offset
                     && self.is_module(self.u32(rule + 16), *module)
             }
-            Seen::Heap { .. } if kind == subject::HEAP => in_bounds,
-            Seen::Mapping if kind == subject::MAPPING => in_bounds,
-            Seen::Heap {
+            ObservedObject::Heap { .. } if kind == subject::HEAP => in_bounds,
+            ObservedObject::Mapping if kind == subject::MAPPING => in_bounds,
+            ObservedObject::Heap {
                 frames,
                 order,
                 thread,

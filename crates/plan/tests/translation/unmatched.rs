@@ -32,9 +32,9 @@ fn a_plan_says_it_of_its_program_alone() {
         let target = target(&machine, 4);
         let compact = translate(&[plan], &[], &target, &programs).expect(placement);
         assert_eq!(compact.warnings, Vec::<String>::new());
-        assert_eq!(compact.rest(ANY, None), None);
+        assert_eq!(compact.unmatched_nodes(ANY, None), None);
         assert_eq!(Reference::decode(&compact).subjects(), [subject::UNMATCHED]);
-        numbers(compact.rest(name(&programs[0]), rank))
+        numbers(compact.unmatched_nodes(name(&programs[0]), rank))
     };
     assert_eq!(nodes("interleave", None), Some(vec![0, 1, 2, 3]));
     assert_eq!(nodes("interleave:3,0", Some(7)), Some(vec![0, 3]));
@@ -61,9 +61,9 @@ fn a_rule_by_hand_says_it_of_every_process_and_comes_first() {
             .collect();
         translate(&plans, &rules, &target(&machine, 4), programs).map(|compact| {
             [
-                compact.rest(ANY, None),
-                compact.rest(name(&image), None),
-                compact.rest(name(&image), Some(1)),
+                compact.unmatched_nodes(ANY, None),
+                compact.unmatched_nodes(name(&image), None),
+                compact.unmatched_nodes(name(&image), Some(1)),
             ]
             .map(numbers)
         })
@@ -102,7 +102,10 @@ fn nodes_that_are_not_there_or_have_no_memory_are_refused() {
         translate(&[plan], &[], &target(&machine, 4), programs)
     };
     let all = translated("interleave").expect("those with memory");
-    assert_eq!(numbers(all.rest(name(&image), None)), Some(vec![0, 1, 2]));
+    assert_eq!(
+        numbers(all.unmatched_nodes(name(&image), None)),
+        Some(vec![0, 1, 2])
+    );
     for (placement, expected) in [
         ("node:7", "it: there is no node 7 on "),
         ("interleave:0,7", "it: there is no node 7 on "),
@@ -154,8 +157,8 @@ fn near_a_device_is_on_its_node() {
     let near = translated("near:gpu0").expect("it is there");
     let there = translated("node:2").expect("it is there");
     assert_eq!(
-        near.rest(name(&image), None),
-        there.rest(name(&image), None)
+        near.unmatched_nodes(name(&image), None),
+        there.unmatched_nodes(name(&image), None)
     );
     for (placement, words) in [
         ("near:gpu1", "does not say which node gpu1 is next to"),

@@ -41,11 +41,11 @@ pub struct Alternatives<'a> {
     /// [`Parameters::runtime_scale`], by which samples of the parallel part stand for more accesses.
     runtime_scale: f64,
     /// Position of unmatched memory among the objects.
-    rest: Option<usize>,
+    unmatched: Option<usize>,
     /// Position of the heap that `brk` extends among the objects.
     heap: Option<usize>,
     /// Decisions that leave objects to first touch whatever is chosen, and whether the objects are on the heap.
-    left: Vec<(Decision, bool)>,
+    kept_at_first_touch: Vec<(Decision, bool)>,
     machine: &'a nearpage_machine::Machine,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Alternatives<'a> {
         let of_samples = margins.of_samples;
         let mut objects = Vec::new();
         let mut heap = None;
-        let mut left_alone = Vec::new();
+        let mut kept_at_first_touch = Vec::new();
         let mut others = Vec::new();
         // Latencies with which the machine's time is modelled; weights if it cannot be modelled.
         let timing = input.machine.timing();
@@ -97,7 +97,7 @@ impl<'a> Alternatives<'a> {
                     heap = heap.or(is_brk_heap.then_some(objects.len()));
                     objects.push(object);
                 }
-                ObjectAlternatives::Left(apart) => left_alone.extend(apart),
+                ObjectAlternatives::FirstTouchOnly(apart) => kept_at_first_touch.extend(apart),
                 ObjectAlternatives::Nothing => {}
             }
         }
@@ -108,12 +108,12 @@ impl<'a> Alternatives<'a> {
         let may_save = others
             .iter()
             .map(|(_, group)| may_save(context, group, &latency_ns));
-        let rest = match parameters.of_phase || may_save.sum::<f64>() < least_saved {
+        let unmatched = match parameters.of_phase || may_save.sum::<f64>() < least_saved {
             true => None,
             false => unmatched_memory(context, &others, parameters, &latency_ns, of_samples),
         };
-        let number = rest.is_some().then_some(objects.len());
-        objects.extend(rest);
+        let number = unmatched.is_some().then_some(objects.len());
+        objects.extend(unmatched);
         Self {
             plan: Plan {
                 program: input.program.clone(),
@@ -129,21 +129,21 @@ impl<'a> Alternatives<'a> {
             },
             objects,
             runtime_scale: parameters.runtime_scale,
-            rest: number,
+            unmatched: number,
             heap,
-            left: left_alone,
+            kept_at_first_touch,
             machine: input.machine,
         }
     }
 
     /// Objects except unmatched memory, the costliest first.
     pub fn costliest(&self) -> impl Iterator<Item = usize> {
-        (0..self.objects.len()).filter(|&object| self.rest != Some(object))
+        (0..self.objects.len()).filter(|&object| self.unmatched != Some(object))
     }
 
     /// The object that is unmatched memory, if there is something to decide about it.
-    pub fn rest(&self) -> Option<usize> {
-        self.rest
+    pub fn unmatched(&self) -> Option<usize> {
+        self.unmatched
     }
 
     /// Number of objects.
@@ -187,25 +187,25 @@ impl<'a> Alternatives<'a> {
     /// The selection that puts pages near the threads that use them next, for all objects with that choice.
     pub fn all_next_touch(&self) -> Selection {
         let of = |object| self.next_touch(object).unwrap_or(0);
-        self.without_rest(&Selection((0..self.objects.len()).map(of).collect()))
+        self.without_unmatched(&Selection((0..self.objects.len()).map(of).collect()))
     }
 
     /// The selection with unmatched memory left alone.
-    fn without_rest(&self, selection: &Selection) -> Selection {
-        match self.rest {
-            Some(rest) => selection.with(rest, 0),
+    fn without_unmatched(&self, selection: &Selection) -> Selection {
+        match self.unmatched {
+            Some(unmatched) => selection.with(unmatched, 0),
             None => selection.clone(),
         }
     }
 
     /// Selections that treat unmatched memory and all objects by one rule, with each start that they may have.
-    pub fn alike_with_rest(&self) -> Vec<Selection> {
-        let Some(rest) = self.rest else {
+    pub fn alike_with_unmatched(&self) -> Vec<Selection> {
+        let Some(unmatched) = self.unmatched else {
             return Vec::new();
         };
         let alike = KINDS.map(|kind| self.of_kind(kind));
         let mut selections: Vec<Selection> = alike.into();
-        selections.retain(|selection| selection.choice(rest) != 0);
+        selections.retain(|selection| selection.choice(unmatched) != 0);
         let later = selections.iter().flat_map(|one| self.all_later(one));
         let later: Vec<Selection> = later.collect();
         selections.extend(later);
@@ -254,7 +254,7 @@ impl<'a> Alternatives<'a> {
     }
 
     /// The selection without choices that their objects' structures do not speak for on one of these grounds.
-    pub(super) fn only(&self, selection: &Selection, grounds: &[Ground]) -> Selection {
+    pub(super) fn restricted_to(&self, selection: &Selection, grounds: &[Ground]) -> Selection {
         let is_kept = |object: usize| {
             let preference = self.preference(object);
             preference.is_some_and(|one| {
@@ -277,7 +277,10 @@ impl<'a> Alternatives<'a> {
     /// True for choices by a pattern with enough samples, and for leaving the object alone.
     pub(super) fn is_by_pattern(&self, object: usize, choice: usize) -> bool {
         let choice = &self.objects[object].choices[choice];
-        matches!(choice.kind, Kind::Left | Kind::Pattern | Kind::Segments)
+        matches!(
+            choice.kind,
+            Kind::FirstTouch | Kind::Pattern | Kind::Segments
+        )
     }
 
     /// Decisions of a choice for an object.
@@ -323,7 +326,7 @@ impl<'a> Alternatives<'a> {
     pub fn alike(&self) -> impl Iterator<Item = Selection> {
         KINDS
             .into_iter()
-            .map(|kind| self.without_rest(&self.of_kind(kind)))
+            .map(|kind| self.without_unmatched(&self.of_kind(kind)))
     }
 
     fn of_kind(&self, kind: Kind) -> Selection {
@@ -341,9 +344,9 @@ impl<'a> Alternatives<'a> {
     pub fn plan(&self, selection: &Selection, worth: impl Fn(usize) -> Option<f64>) -> Plan {
         let mut decisions = Vec::new();
         let is_placed = |object: usize| selection.choice(object) != 0;
-        let rest_is_placed = self.rest.is_some_and(is_placed);
+        let unmatched_is_placed = self.unmatched.is_some_and(is_placed);
         let heap_is_placed = self.heap.is_some_and(is_placed);
-        let is_kept_apart = |is_of_heap: bool| rest_is_placed || heap_is_placed && is_of_heap;
+        let is_kept_apart = |is_of_heap: bool| unmatched_is_placed || heap_is_placed && is_of_heap;
         for (number, object) in self.objects.iter().enumerate() {
             if is_kept_apart(object.is_of_heap) && selection.choice(number) == 0 {
                 decisions.extend(object.apart.clone());
@@ -356,11 +359,11 @@ impl<'a> Alternatives<'a> {
                 decisions.push(decision);
             }
         }
-        let left = self
-            .left
+        let kept = self
+            .kept_at_first_touch
             .iter()
             .filter(|(_, is_of_heap)| is_kept_apart(*is_of_heap));
-        decisions.extend(left.map(|(decision, _)| decision.clone()));
+        decisions.extend(kept.map(|(decision, _)| decision.clone()));
         Plan {
             decisions,
             ..self.plan.clone()

@@ -9,7 +9,7 @@ use crate::affinity::{self, Equation};
 use crate::context::Context;
 use crate::effect::Tally;
 use crate::group::{decide_group, decided};
-use crate::holder::{Holder, Layout};
+use crate::holder::{Holder, ResolvedPlacement};
 use crate::instances::{self, Instances};
 use crate::interleave;
 use crate::parameters::{Parameters, Policy};
@@ -18,7 +18,7 @@ use crate::placed_accesses::{Placing, assumed_toucher, placed_accesses};
 /// A rule that may treat all objects alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Left,
+    FirstTouch,
     Pattern,
     Segments,
     Block,
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 
 /// One choice for an object.
 #[derive(Clone, Debug)]
-pub(super) struct Choice {
+pub(super) struct ObjectChoice {
     pub kind: Kind,
     /// Its decisions; empty: the object is left to first touch.
     pub decisions: Vec<Decision>,
@@ -51,9 +51,9 @@ pub(super) struct Choice {
 /// each store removes all copies but one.
 pub(super) const REPLICATED_STORES_MAX: f64 = 0.001;
 
-pub(super) fn left() -> Choice {
-    Choice {
-        kind: Kind::Left,
+pub(super) fn first_touch_choice() -> ObjectChoice {
+    ObjectChoice {
+        kind: Kind::FirstTouch,
         decisions: Vec::new(),
         chance_ns: 0.0,
         error_ns: 0.0,
@@ -64,7 +64,7 @@ pub(super) fn left() -> Choice {
 
 /// Shares of the cost of remote fetches for which the fewest possible pages are copied: each copy costs the same,
 /// however much its page is used.
-const HOT: [f64; 2] = [0.9, 0.5];
+const COPIED_COST_SHARES: [f64; 2] = [0.9, 0.5];
 
 /// Code for all nodes that run it: the pages with most of the cost, or all.
 pub(super) fn copies_of_code(
@@ -72,8 +72,8 @@ pub(super) fn copies_of_code(
     group: &ObjectGroup,
     subject: &Subject,
     latency_ns: &[Vec<f64>],
-) -> Vec<Choice> {
-    let copied = |subject: Subject, rule: String| Choice {
+) -> Vec<ObjectChoice> {
+    let copied = |subject: Subject, rule: String| ObjectChoice {
         kind: Kind::Replicate,
         decisions: vec![decided(
             context,
@@ -82,16 +82,16 @@ pub(super) fn copies_of_code(
             Placement::Replicate,
             &rule,
         )],
-        ..left()
+        ..first_touch_choice()
     };
-    let mut choices: Vec<Choice> = Vec::new();
+    let mut choices: Vec<ObjectChoice> = Vec::new();
     let by_cost = pages_by_cost(context, group, latency_ns);
     let all_ns: f64 = by_cost.iter().map(|page| page.1).sum();
     if let Subject::Code {
         module, build_id, ..
     } = subject
     {
-        for share in HOT {
+        for share in COPIED_COST_SHARES {
             let mut left_ns = share * all_ns;
             let hot = by_cost.iter().take_while(|page| {
                 let needed = left_ns > 0.0;
@@ -100,7 +100,7 @@ pub(super) fn copies_of_code(
             });
             let mut hot: Vec<u32> = hot.map(|page| page.0).collect();
             let count = hot.len();
-            let same = |choice: &Choice| {
+            let same = |choice: &ObjectChoice| {
                 matches!(&choice.decisions[0].subject, Subject::Code { pages, .. }
                     if pages.iter().map(|run| run.1).sum::<u64>() == count as u64)
             };
@@ -162,36 +162,36 @@ pub(super) fn choices(
     parameters: &Parameters,
     latency_ns: &[Vec<f64>],
     stores_most: f64,
-) -> Vec<Choice> {
+) -> Vec<ObjectChoice> {
     let local_share = |decisions: &[Decision]| {
         let decisions: Vec<&Decision> = decisions.iter().collect();
         let found =
             placed_accesses::<Tally>(context, group, Placing::Decided(&decisions), parameters);
         found.map(|(_, tally)| tally.local_share())
     };
-    let mut choices = vec![Choice {
+    let mut choices = vec![ObjectChoice {
         local_share: local_share(&[]),
-        ..left()
+        ..first_touch_choice()
     }];
     let samples: f64 = cells(group).map(|cell| f64::from(cell.samples)).sum();
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
     let pages = by_page.count();
     let mut offer = |kind, decisions: Vec<Decision>| {
-        let same = |choice: &Choice| placements(&choice.decisions) == placements(&decisions);
+        let same = |choice: &ObjectChoice| placements(&choice.decisions) == placements(&decisions);
         // Rules that agree are one choice.
         if !choices.iter().any(same) {
             let chosen = decisions
                 .iter()
                 .map(|one| numbers(kind, group, one, pages))
                 .max();
-            choices.push(Choice {
+            choices.push(ObjectChoice {
                 kind,
                 chance_ns: chosen.unwrap_or(0) as f64
                     * sample_ns(latency_ns, group, weight_of_chance(kind, group, samples)),
                 error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
                 local_share: local_share(&decisions),
                 decisions,
-                ..left()
+                ..first_touch_choice()
             });
         }
     };
@@ -304,35 +304,39 @@ pub(super) fn next_touch(
     context: &Context,
     group: &ObjectGroup,
     subject: &Subject,
-) -> Option<Choice> {
+) -> Option<ObjectChoice> {
     if group.affinity.initialisation.is_empty() {
         return None;
     }
     let rule = "each page near the thread that uses it first when a second thread runs";
     let place = Placement::FirstTouch;
-    Some(Choice {
+    Some(ObjectChoice {
         kind: Kind::NextTouch,
         decisions: vec![Decision {
             start: Start::SecondThread,
             ..decided(context, group, subject.clone(), place, rule)
         }],
-        ..left()
+        ..first_touch_choice()
     })
 }
 
 /// Each page near the thread that uses it next, in a phase.
-pub(super) fn next_use(context: &Context, group: &ObjectGroup, subject: &Subject) -> Choice {
+pub(super) fn next_use(context: &Context, group: &ObjectGroup, subject: &Subject) -> ObjectChoice {
     let rule = "each page near the thread that uses it next";
     let place = Placement::FirstTouch;
-    Choice {
+    ObjectChoice {
         kind: Kind::NextTouch,
         decisions: vec![decided(context, group, subject.clone(), place, rule)],
-        ..left()
+        ..first_touch_choice()
     }
 }
 
 /// The same choice with another start, for objects that one thread fills before.
-pub(super) fn later(group: &ObjectGroup, choice: &Choice, start: Start) -> Option<Choice> {
+pub(super) fn later(
+    group: &ObjectGroup,
+    choice: &ObjectChoice,
+    start: Start,
+) -> Option<ObjectChoice> {
     let [decision] = choice.decisions.as_slice() else {
         return None;
     };
@@ -342,7 +346,7 @@ pub(super) fn later(group: &ObjectGroup, choice: &Choice, start: Start) -> Optio
     if same || group.affinity.initialisation.is_empty() {
         return None;
     }
-    Some(Choice {
+    Some(ObjectChoice {
         decisions: vec![Decision {
             start,
             why: match start {
@@ -382,7 +386,7 @@ fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
 }
 
 /// Accesses that differ less than this between nodes count as even.
-const EVEN: f64 = 0.25;
+const EVEN_DIFFERENCE_MAX: f64 = 0.25;
 /// Largest weight of a node.
 const WEIGHT_MAX: f64 = 8.0;
 
@@ -399,7 +403,7 @@ fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     }
     let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
     let least = by_node.iter().map(|node| node.1).fold(f64::MAX, f64::min);
-    if most <= 0.0 || least >= (1.0 - EVEN) * most {
+    if most <= 0.0 || least >= (1.0 - EVEN_DIFFERENCE_MAX) * most {
         return None;
     }
     let weight = |count: f64| (WEIGHT_MAX * count / most).round() as u32;
@@ -454,7 +458,7 @@ pub(super) fn sampling_error_ns(
     latency_ns: &[Vec<f64>],
 ) -> f64 {
     let together = match decisions {
-        [decision] => Layout::new(&decision.placement, context, group.size_bytes),
+        [decision] => ResolvedPlacement::new(&decision.placement, context, group.size_bytes),
         _ => None,
     };
     let touches = context.first_touches(group);
@@ -467,8 +471,8 @@ pub(super) fn sampling_error_ns(
         };
         let before = touches.toucher(cell.page).or(assumed);
         let changed = match (&together, before) {
-            (Some(layout), Some(before)) => {
-                let after = layout.holder(u64::from(cell.page) * unit + unit / 2);
+            (Some(resolved), Some(before)) => {
+                let after = resolved.holder(u64::from(cell.page) * unit + unit / 2);
                 let each_ns = |holder: Holder| holder.latency_ns(context, reader, latency_ns);
                 each_ns(Holder::Thread(before)) - each_ns(after)
             }

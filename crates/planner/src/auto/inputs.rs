@@ -16,9 +16,9 @@ use nearpage_attribution::{Cell, ObjectGroup};
 use nearpage_plan::{Decision, PageRun, Placement, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
-use super::choice::Choice;
+use super::choice::ObjectChoice;
 use crate::context::{Context, main_user};
-use crate::holder::{Holder, Layout, of_instance};
+use crate::holder::{Holder, ResolvedPlacement, of_instance};
 use crate::placed_accesses::assumed_toucher;
 
 /// Another input is assumed to be half as large again: 3 ÷ 2.
@@ -27,7 +27,11 @@ const LARGER: (u64, u64) = (3, 2);
 /// The choice as it fits the recorded accesses if translation to another size is wrong: accesses keep to their pages
 /// where a plan scales its runs with the object, and spread where a plan keeps the pages or the block. None if the
 /// placement has no size.
-pub(super) fn resized(context: &Context, group: &ObjectGroup, choice: &Choice) -> Option<Choice> {
+pub(super) fn resized(
+    context: &Context,
+    group: &ObjectGroup,
+    choice: &ObjectChoice,
+) -> Option<ObjectChoice> {
     let [decision] = choice.decisions.as_slice() else {
         return None;
     };
@@ -53,7 +57,7 @@ pub(super) fn resized(context: &Context, group: &ObjectGroup, choice: &Choice) -
         _ => return None,
     };
     let same = placement == decision.placement;
-    (!same).then(|| Choice {
+    (!same).then(|| ObjectChoice {
         decisions: vec![Decision {
             placement,
             ..decision.clone()
@@ -105,7 +109,7 @@ fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
     Some(scaled)
 }
 
-/// Time of accesses that a decision about an object makes slower ([`Changed::slower_ns`]).
+/// Time of accesses that a decision about an object makes slower ([`TimeChanges::slower_ns`]).
 pub(super) fn slower_ns(
     context: &Context,
     group: &ObjectGroup,
@@ -130,14 +134,14 @@ pub(super) fn slower_ns(
 }
 
 /// Changes by a decision about an object, in nanoseconds of the program's time, with unloaded latencies.
-pub(super) struct Changed {
+pub(super) struct TimeChanges {
     /// Time that initialisation takes longer.
     initialised_ns: f64,
     /// By thread: time by which accesses become slower, and time by which others become quicker.
     threads: BTreeMap<ThreadIndex, [f64; 2]>,
 }
 
-impl Changed {
+impl TimeChanges {
     /// Time that initialisation takes longer, plus slower accesses of the thread with most of them.
     fn slower_ns(&self) -> f64 {
         let slower = self.threads.values().map(|thread| thread[0]);
@@ -168,7 +172,7 @@ pub(super) fn changed(
     decision: &Decision,
     latency_ns: &[Vec<f64>],
     runtime_scale: f64,
-) -> Changed {
+) -> TimeChanges {
     // Change of one access by a thread to memory that was near one thread, and is elsewhere.
     let change_ns = |thread: ThreadIndex, before: Option<ThreadIndex>, after: Option<Holder>| {
         let reader = context.node_position(thread);
@@ -210,13 +214,13 @@ pub(super) fn changed(
             initialised += part * filled.sum::<f64>().max(0.0);
         }
     } else {
-        let layout = Layout::new(&decision.placement, context, group.size_bytes);
+        let resolved = ResolvedPlacement::new(&decision.placement, context, group.size_bytes);
         let touches = context.first_touches(group);
         let unit = group.affinity.page_bytes;
         let cell_ns = |cell: &Cell, users: &[Cell]| {
             let before = touches.toucher(cell.page).or(assumed);
-            let after = match &layout {
-                Some(layout) => Some(layout.holder(u64::from(cell.page) * unit + unit / 2)),
+            let after = match &resolved {
+                Some(resolved) => Some(resolved.holder(u64::from(cell.page) * unit + unit / 2)),
                 None => main_user(users).map(Holder::Thread),
             };
             cell.accesses() * change_ns(cell.thread, before, after)
@@ -232,7 +236,7 @@ pub(super) fn changed(
             .map(|cell| cell_ns(cell, &[]).max(0.0))
             .sum();
     }
-    Changed {
+    TimeChanges {
         initialised_ns: misses * initialised,
         threads,
     }

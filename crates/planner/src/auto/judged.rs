@@ -252,33 +252,37 @@ impl<J: Judge> Judged<'_, '_, J> {
 
     /// Tries to place unmatched memory, too, and keeps it placed if that saves as much as a decision about an object
     /// has to: otherwise the selection stays as it is.
-    pub fn with_rest(
+    pub fn with_unmatched(
         &mut self,
         selection: Selection,
         costliest: &[usize],
         first_touch_ns: f64,
     ) -> Result<Selection, J::Error> {
         let (margins, alternatives) = (self.judge.margins(), self.alternatives);
-        let Some(rest) = alternatives.rest() else {
+        let Some(unmatched) = alternatives.unmatched() else {
             return Ok(selection);
         };
         let alone_ns = self.longest_ns(std::slice::from_ref(&selection))?[0];
-        let mut starts = alternatives.alike_with_rest();
-        starts.extend((1..alternatives.choices(rest)).map(|choice| selection.with(rest, choice)));
+        let mut starts = alternatives.alike_with_unmatched();
+        starts.extend(
+            (1..alternatives.choices(unmatched)).map(|choice| selection.with(unmatched, choice)),
+        );
         let times = self.longest_ns(&starts)?;
         let at = least(&times, 0.0);
         if times[at] >= alone_ns - margins.object * first_touch_ns {
             return Ok(selection);
         }
-        let all: Vec<usize> = std::iter::once(rest)
+        let all: Vec<usize> = std::iter::once(unmatched)
             .chain(costliest.iter().copied())
             .collect();
-        let with_rest = self.one_by_one(starts[at].clone(), &all)?;
-        let time = self.longest_ns(std::slice::from_ref(&with_rest))?[0];
-        Ok(match with_rest.choice(rest) != 0 && time < alone_ns {
-            true => with_rest,
-            false => selection,
-        })
+        let with_unmatched = self.one_by_one(starts[at].clone(), &all)?;
+        let time = self.longest_ns(std::slice::from_ref(&with_unmatched))?[0];
+        Ok(
+            match with_unmatched.choice(unmatched) != 0 && time < alone_ns {
+                true => with_unmatched,
+                false => selection,
+            },
+        )
     }
 
     /// Drops decisions until the plan costs nothing with an input of another size, and saves enough for what it makes
@@ -295,7 +299,8 @@ impl<J: Judge> Judged<'_, '_, J> {
             let planned_ns = self.times_ns(std::slice::from_ref(&selection))?[0];
             let resized_ns = self.resized_ns(std::slice::from_ref(&selection))?[0];
             let saved_ns = first_touch_ns - planned_ns;
-            let safe = alternatives.only(&selection, &[Ground::HardlySlower, Ground::Relief]);
+            let safe =
+                alternatives.restricted_to(&selection, &[Ground::HardlySlower, Ground::Relief]);
             if selection == safe {
                 return Ok(selection);
             }

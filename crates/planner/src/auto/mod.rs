@@ -112,7 +112,7 @@ pub trait Judge {
 
 /// A plan, and the times that decided for it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chosen {
+pub struct ChosenPlan {
     /// The plan.
     pub plan: Plan,
     /// Times of runs that the plan is for ([`Parameters::runtime_scale`]).
@@ -136,7 +136,7 @@ pub fn choose<J: Judge>(
     input: &Input,
     parameters: &Parameters,
     judge: &mut J,
-) -> Result<Chosen, J::Error> {
+) -> Result<ChosenPlan, J::Error> {
     let chosen = choose_within(f64::INFINITY, input, parameters, judge)?;
     Ok(chosen.expect("no time is as long"))
 }
@@ -150,7 +150,7 @@ pub fn choose_within<J: Judge>(
     input: &Input,
     parameters: &Parameters,
     judge: &mut J,
-) -> Result<Option<Chosen>, J::Error> {
+) -> Result<Option<ChosenPlan>, J::Error> {
     let context = Context::new(input);
     let (margins, objects_max) = (judge.margins(), judge.objects_max());
     let alternatives = Alternatives::new(&context, input, parameters, &margins);
@@ -172,12 +172,12 @@ pub fn choose_within<J: Judge>(
     };
     let mut decided: Vec<usize> = alternatives.costliest().take(objects_max).collect();
     let one_by_one = judged.one_by_one(start, &decided)?;
-    let with_rest = judged.with_rest(one_by_one, &decided, first_touch_ns)?;
-    decided.extend(alternatives.rest());
-    let selection = judged.without_losses(with_rest, &decided, first_touch_ns)?;
+    let with_unmatched = judged.with_unmatched(one_by_one, &decided, first_touch_ns)?;
+    decided.extend(alternatives.unmatched());
+    let selection = judged.without_losses(with_unmatched, &decided, first_touch_ns)?;
     let planned_ns = judged.judged_ns(std::slice::from_ref(&selection))?[0];
     let worth = judged.worth_ns(&selection, &decided, planned_ns)?;
-    Ok(Some(Chosen {
+    Ok(Some(ChosenPlan {
         plan: alternatives.plan(&selection, |object| {
             (!worth[object].is_nan()).then(|| worth[object] / first_touch_ns.max(1.0))
         }),

@@ -174,7 +174,7 @@ impl<'a> Model<'a> {
 
     fn times_by(&self, plan: &Plan, mut planned_ns: impl FnMut(&Time, &Time) -> f64) -> [Times; 2] {
         let context = &self.context;
-        let rest = plan.rest();
+        let unmatched = plan.unmatched();
         let [mut before, mut after] = [Demand::default(), Demand::default()];
         let mut moving_ns = 0.0;
         for group in &context.attribution.objects {
@@ -184,7 +184,7 @@ impl<'a> Model<'a> {
             let about = about.into_iter().map(|at| plan.decisions[at].clone());
             let mut about: Vec<Decision> = about.collect();
             if about.is_empty() && may_be_unmatched(group) {
-                about.extend(rest.cloned());
+                about.extend(unmatched.cloned());
             }
             let (demand, moved_ns) = self.demand(group, &about);
             after.add_scaled(&demand, 1.0);

@@ -5,8 +5,8 @@ use nearpage_plan::{Decision, Start, Subject};
 use nearpage_recording::ObjectKind;
 
 use super::choice::{
-    Choice, REPLICATED_STORES_MAX, choices, copies_of_code, later, least_and_most_ns, left,
-    next_touch, next_use,
+    ObjectChoice, REPLICATED_STORES_MAX, choices, copies_of_code, first_touch_choice, later,
+    least_and_most_ns, next_touch, next_use,
 };
 use super::preference::{Preference, leave_out_chance, preferred};
 use super::{inputs, unmatched};
@@ -22,7 +22,7 @@ pub(crate) struct Object {
     pub samples: f64,
     /// First `at_once` choices, then some of them with later starts, then some as they would be with an input of
     /// another size, which no plan contains.
-    pub(super) choices: Vec<Choice>,
+    pub(super) choices: Vec<ObjectChoice>,
     pub at_once: usize,
     /// By choice: the choice that it would be with an input of another size.
     pub resized: Vec<usize>,
@@ -41,7 +41,7 @@ pub(super) enum ObjectAlternatives {
     Object(Object),
     /// The object can only be left alone: the decision for it if memory around it is placed, and whether it is on the
     /// heap.
-    Left(Option<(Decision, bool)>),
+    FirstTouchOnly(Option<(Decision, bool)>),
     /// There is nothing to decide.
     Nothing,
 }
@@ -66,7 +66,7 @@ impl ObjectAlternatives {
             return Self::Nothing;
         }
         let mut choices = match is_code {
-            true => std::iter::once(left())
+            true => std::iter::once(first_touch_choice())
                 .chain(copies_of_code(context, group, &subject, latency_ns))
                 .collect(),
             false => choices(
@@ -90,7 +90,7 @@ impl ObjectAlternatives {
         let apart = (!is_code).then(|| first_touched(context, group, subject, parameters));
         let is_of_heap = group.kind == ObjectKind::Heap;
         if choices.len() == 1 {
-            return Self::Left(apart.map(|apart| (apart, is_of_heap)));
+            return Self::FirstTouchOnly(apart.map(|apart| (apart, is_of_heap)));
         }
         let at_once = choices.len();
         let preference = match of_samples {
@@ -132,9 +132,13 @@ fn starts(parameters: &Parameters, of_samples: bool) -> &'static [Start] {
 }
 
 /// Choices, then the same choices with other starts, if one thread fills `group` first.
-fn with_later(choices: Vec<Choice>, group: &ObjectGroup, starts: &[Start]) -> Vec<Choice> {
+fn with_later(
+    choices: Vec<ObjectChoice>,
+    group: &ObjectGroup,
+    starts: &[Start],
+) -> Vec<ObjectChoice> {
     let of_start = |&start: &Start| choices.iter().filter_map(move |c| later(group, c, start));
-    let more: Vec<Choice> = starts.iter().flat_map(of_start).collect();
+    let more: Vec<ObjectChoice> = starts.iter().flat_map(of_start).collect();
     choices.into_iter().chain(more).collect()
 }
 
@@ -142,7 +146,7 @@ fn with_later(choices: Vec<Choice>, group: &ObjectGroup, starts: &[Start]) -> Ve
 fn note_slower(
     context: &Context,
     groups: &[&ObjectGroup],
-    choices: &mut [Choice],
+    choices: &mut [ObjectChoice],
     latency_ns: &[Vec<f64>],
     runtime_scale: f64,
 ) {
@@ -157,7 +161,11 @@ fn note_slower(
 
 /// Appends choices as they would be with an input of another size. Returns the position of the changed choice for each
 /// choice.
-fn with_resized(context: &Context, group: &ObjectGroup, choices: &mut Vec<Choice>) -> Vec<usize> {
+fn with_resized(
+    context: &Context,
+    group: &ObjectGroup,
+    choices: &mut Vec<ObjectChoice>,
+) -> Vec<usize> {
     let mut resized: Vec<usize> = (0..choices.len()).collect();
     for number in 0..resized.len() {
         if let Some(other) = inputs::resized(context, group, &choices[number]) {

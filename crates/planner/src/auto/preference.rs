@@ -17,7 +17,7 @@ use nearpage_attribution::{Cell, ObjectGroup, Pattern};
 use nearpage_plan::{Decision, Placement};
 use nearpage_recording::ThreadIndex;
 
-use super::choice::{Choice, Kind};
+use super::choice::{Kind, ObjectChoice};
 use super::inputs::changed;
 use crate::context::Context;
 use crate::effect::{Access, Count, Part};
@@ -46,7 +46,7 @@ pub(super) enum Ground {
 }
 
 /// Preference for leaving an object where first touch puts it.
-const LEFT: Preference = Preference {
+const PREFER_FIRST_TOUCH: Preference = Preference {
     choice: 0,
     ground: Ground::Local,
 };
@@ -56,7 +56,7 @@ const MORE_LOCAL: f64 = 0.05;
 
 /// The same for an object that threads use in two ways in turn. A placement suits one way, and it is less certain how
 /// accesses divide over the two.
-const MORE_LOCAL_OF_PHASES: f64 = 0.2;
+const MORE_LOCAL_IN_TURN: f64 = 0.2;
 
 /// A placement near threads that reduces the local share by more than this looks quicker by chance.
 const LESS_LOCAL_BY_CHANCE: f64 = 0.02;
@@ -66,7 +66,7 @@ const LESS_LOCAL_BY_CHANCE: f64 = 0.02;
 const LOST_PART_MAX: f64 = 0.35;
 
 /// Share of an object's accesses on one node under first touch from which interleaving relieves that node.
-const CONCENTRATED: f64 = 0.75;
+const CONCENTRATED_SHARE: f64 = 0.75;
 
 /// Share of accesses that may become remote by interleaving: threads on the one node lose what the others gain, unless
 /// most threads are there.
@@ -77,20 +77,20 @@ const USER_SHARE: f64 = 0.25;
 
 /// Threads of the one node use an object more than the others if their share of the accesses exceeds their share of its
 /// users by this.
-const BUSIER: f64 = 0.2;
+const EXCESS_USE_MIN: f64 = 0.2;
 
 /// One thread writes an object if it makes this share of the stores, and stores are this share of the accesses.
 const WRITER_SHARE: f64 = 0.75;
-const WRITTEN: f64 = 0.1;
+const STORED_SHARE: f64 = 0.1;
 
 /// Ratio by which the slowest thread of an object may become slower: it is less certain how its accesses divide.
-const NOT_SLOWER: f64 = 1.05;
+const SLOWDOWN_MAX: f64 = 1.05;
 
 /// The choice that a group's structure speaks for; none if the structure says nothing.
 pub(super) fn preferred(
     context: &Context,
     group: &ObjectGroup,
-    choices: &[Choice],
+    choices: &[ObjectChoice],
     latency_ns: &[Vec<f64>],
     parameters: &Parameters,
 ) -> Option<Preference> {
@@ -104,29 +104,29 @@ pub(super) fn preferred(
                 ground: Ground::Relief,
             },
             // Pages that first touch has spread serve all threads as well as possible.
-            false => LEFT,
+            false => PREFER_FIRST_TOUCH,
         });
     }
     // Without a pattern, a few samples decide whose a page is.
     if matches!(group.pattern, Pattern::Mixed | Pattern::Unknown) {
         return None;
     }
-    let left = choices.first()?.local_share?;
-    if left >= parameters.first_touch_local_min {
-        return Some(LEFT);
+    let first_touch_local = choices.first()?.local_share?;
+    if first_touch_local >= parameters.first_touch_local_min {
+        return Some(PREFER_FIRST_TOUCH);
     }
-    let more_local = match is_of_phases(group) {
-        true => MORE_LOCAL_OF_PHASES,
+    let more_local = match has_patterns_in_turn(group) {
+        true => MORE_LOCAL_IN_TURN,
         false => MORE_LOCAL,
     };
-    let is_better = |one: &Choice| {
+    let is_better = |one: &ObjectChoice| {
         matches!(one.kind, Kind::Pattern | Kind::Segments)
             && one
                 .local_share
-                .is_some_and(|local| local >= left + more_local)
+                .is_some_and(|local| local >= first_touch_local + more_local)
     };
     let Some(choice) = choices.iter().position(is_better) else {
-        return Some(LEFT);
+        return Some(PREFER_FIRST_TOUCH);
     };
     let [decision] = choices[choice].decisions.as_slice() else {
         // It is unknown what several decisions about the objects of one call site make slower.
@@ -141,12 +141,12 @@ pub(super) fn preferred(
     };
     // Other threads would wait for the slowest thread.
     let is_slower = || match uses(context, group, decision, parameters) {
-        Some([before, after]) => after.slowest(context) > NOT_SLOWER * before.slowest(context),
+        Some([before, after]) => after.slowest(context) > SLOWDOWN_MAX * before.slowest(context),
         None => false,
     };
     Some(
-        match ground == Ground::Local && !is_of_phases(group) && is_slower() {
-            true => LEFT,
+        match ground == Ground::Local && !has_patterns_in_turn(group) && is_slower() {
+            true => PREFER_FIRST_TOUCH,
             false => Preference { choice, ground },
         },
     )
@@ -155,28 +155,32 @@ pub(super) fn preferred(
 /// Removes choices that can only look quicker by chance, from samples. These are all choices if first touch puts pages
 /// where the pattern would, parts for threads if no part has an owner, and placements near threads that make fewer
 /// accesses local than the first choice, which leaves the group alone.
-pub(super) fn leave_out_chance(context: &Context, group: &ObjectGroup, choices: &mut Vec<Choice>) {
+pub(super) fn leave_out_chance(
+    context: &Context,
+    group: &ObjectGroup,
+    choices: &mut Vec<ObjectChoice>,
+) {
     if !group.pattern.is_shared() && context.first_touches(group).are_by_owners() {
         choices.truncate(1);
     }
-    let left = choices.first().and_then(|left| left.local_share);
-    let spreads = |one: &Choice| {
+    let before = choices.first().and_then(|first| first.local_share);
+    let spreads = |one: &ObjectChoice| {
         let mut placements = one.decisions.iter().map(|one| &one.placement);
         placements.all(|one| matches!(one, Placement::Interleave { .. }))
     };
-    choices.retain(|one| match (left, one.local_share) {
+    choices.retain(|one| match (before, one.local_share) {
         _ if group.pattern.is_shared() && matches!(one.kind, Kind::Block | Kind::Segments) => false,
         // Two patterns explain the accesses: parts that are in neither of them come from a few samples.
-        _ if is_of_phases(group) && one.kind != Kind::Pattern && !spreads(one) => {
+        _ if has_patterns_in_turn(group) && one.kind != Kind::Pattern && !spreads(one) => {
             one.decisions.is_empty()
         }
         // One thread makes more accesses to a shared object than the others by chance.
-        (Some(left), Some(local)) if group.pattern.is_shared() && one.kind == Kind::Whole => {
-            local >= left + MORE_LOCAL_OF_PHASES
+        (Some(before), Some(local)) if group.pattern.is_shared() && one.kind == Kind::Whole => {
+            local >= before + MORE_LOCAL_IN_TURN
         }
         // A share for each thread, without a pattern that speaks for it.
-        (Some(left), Some(local)) if one.kind == Kind::Block => local >= left + MORE_LOCAL,
-        (Some(left), Some(local)) => spreads(one) || local >= left - LESS_LOCAL_BY_CHANCE,
+        (Some(before), Some(local)) if one.kind == Kind::Block => local >= before + MORE_LOCAL,
+        (Some(before), Some(local)) => spreads(one) || local >= before - LESS_LOCAL_BY_CHANCE,
         _ => true,
     });
 }
@@ -232,10 +236,10 @@ pub(crate) fn relieves_one_node(
     let local = users().filter(|one| one.0 == home).count() as f64 / users().count().max(1) as f64;
     let by_home: f64 = threads().filter(|one| one.0 == home).map(|one| one.1).sum();
     let spread = 1.0 / context.machine.nodes_with_memory().len().max(1) as f64;
-    most >= CONCENTRATED * all
+    most >= CONCENTRATED_SHARE * all
         && local < 1.0
         && local <= spread + LESS_LOCAL
-        && by_home <= (local + BUSIER) * all
+        && by_home <= (local + EXCESS_USE_MIN) * all
         && writer(group).and_then(|thread| context.node_position(thread)) != Some(home)
 }
 
@@ -248,7 +252,7 @@ fn writer(group: &ObjectGroup) -> Option<ThreadIndex> {
     let all: f64 = stores.values().sum();
     let accesses: f64 = group.affinity.cells.iter().map(Cell::accesses).sum();
     let (&thread, &most) = stores.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
-    (most >= WRITER_SHARE * all && all > WRITTEN * accesses).then_some(thread)
+    (most >= WRITER_SHARE * all && all > STORED_SHARE * accesses).then_some(thread)
 }
 
 /// Accesses of a group under first touch, and under a decision.
@@ -268,7 +272,7 @@ fn uses(
 
 /// True if all threads use a group in two ways in turn. The thread with the object on its node then loses no more than
 /// the others gain, and it waits for them.
-fn is_of_phases(group: &ObjectGroup) -> bool {
+fn has_patterns_in_turn(group: &ObjectGroup) -> bool {
     let is_of_team = |one: &Pattern| !matches!(one, Pattern::Private { .. });
     matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().all(is_of_team))
 }

@@ -11,7 +11,7 @@ use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Effect, Placement, Start, Subject};
 use nearpage_recording::{ObjectKind, ThreadIndex};
 
-use super::choice::{Choice, Kind, left, sampling_error_ns};
+use super::choice::{Kind, ObjectChoice, first_touch_choice, sampling_error_ns};
 use crate::context::Context;
 use crate::effect::{Tally, under_first_touch};
 use crate::instances::{self, Instances};
@@ -40,7 +40,7 @@ pub(super) fn first_touch_is_known(
         Instances::Together => {
             group.instances <= 1 && under_first_touch::<Tally>(context, group).is_some()
         }
-        Instances::OwnToucher | Instances::Runs(_) | Instances::Dealt(_) => true,
+        Instances::OwnToucher | Instances::Runs(_) | Instances::ByTeam(_) => true,
     }
 }
 
@@ -51,8 +51,8 @@ pub(super) fn choices(
     parameters: &Parameters,
     latency_ns: &[Vec<f64>],
     of_samples: bool,
-) -> Vec<Choice> {
-    let mut choices = vec![left()];
+) -> Vec<ObjectChoice> {
+    let mut choices = vec![first_touch_choice()];
     let mut offer = |kind, placement: Placement, start: Start, rule: &str| {
         let decision = Decision {
             start,
@@ -61,11 +61,11 @@ pub(super) fn choices(
         let errors = groups.iter().map(|group| {
             sampling_error_ns(context, group, std::slice::from_ref(&decision), latency_ns)
         });
-        choices.push(Choice {
+        choices.push(ObjectChoice {
             kind,
             error_ns: errors.map(|error| error * error).sum::<f64>().sqrt(),
             decisions: vec![decision],
-            ..left()
+            ..first_touch_choice()
         });
     };
     let everywhere = interleave::everywhere();
@@ -139,12 +139,12 @@ fn decided(
         decision.effect.accesses += accesses;
         decision.effect.cost_share += cost_share;
         let is_known = first_touch_is_known(context, group, parameters);
-        for (tally, fate, counts) in [
+        for (tally, decisions, counts) in [
             (&mut before, &[][..], is_known),
             (&mut after, &[&decision], true),
         ] {
             let found =
-                placed_accesses::<Tally>(context, group, Placing::Decided(fate), parameters);
+                placed_accesses::<Tally>(context, group, Placing::Decided(decisions), parameters);
             if let (Some((_, found)), true) = (found, counts) {
                 tally.add_scaled(found, 1.0);
             }
@@ -155,7 +155,7 @@ fn decided(
         counted(loads.round_ties_even() as u64, "load"),
         counted(stores.round_ties_even() as u64, "store"),
         counted(threads.len() as u64, "thread"),
-        what(context, groups),
+        names_of_costliest(context, groups),
     );
     decision.effect.local_before = (before.accesses > 0.0).then(|| before.local_share());
     decision.effect.local_after = after.local_share();
@@ -163,7 +163,7 @@ fn decided(
 }
 
 /// Names of the costliest groups, and the number of the others.
-fn what(context: &Context, groups: &[&ObjectGroup]) -> String {
+fn names_of_costliest(context: &Context, groups: &[&ObjectGroup]) -> String {
     let mut costliest = groups.to_vec();
     costliest.sort_by(|a, b| context.part(b).1.total_cmp(&context.part(a).1));
     costliest.truncate(NAMED_MAX);

@@ -213,10 +213,10 @@ impl Homes {
                 });
             }
         });
-        let rest = plan.decisions.iter().enumerate();
-        for (position, decision) in rest.filter(|(_, one)| one.subject == Subject::Unmatched) {
+        let numbered = plan.decisions.iter().enumerate();
+        for (position, decision) in numbered.filter(|(_, one)| one.subject == Subject::Unmatched) {
             found.insert(position);
-            let nodes = compact.rest(process.executable(), process.rank());
+            let nodes = compact.unmatched_nodes(process.executable(), process.rank());
             let nodes = nodes.unwrap_or_default();
             for (page, home) in unmatched::homes(decision.start, &nodes, process, &self.decided) {
                 self.plan.homes[page] = Some(home);

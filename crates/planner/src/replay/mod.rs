@@ -17,7 +17,8 @@ use nearpage_recording::Recording;
 use nearpage_simulator::{Job, Outcome, PlanHomes, SimulatedPolicy, simulate};
 
 use crate::auto::{
-    Alternatives, Chosen, Judge, Margins, SearchProgress, Selection, Times, choose, choose_within,
+    Alternatives, ChosenPlan, Judge, Margins, SearchProgress, Selection, Times, choose,
+    choose_within,
 };
 use crate::context::Input;
 use crate::error::Error;
@@ -231,7 +232,7 @@ impl<'a> Replays<'a> {
             ..*parameters
         };
         self.around = Some((around, phase));
-        let Chosen { plan, time, .. } = choose(input, &parameters, self)?;
+        let ChosenPlan { plan, time, .. } = choose(input, &parameters, self)?;
         Ok((self.whole(plan), time.planned_ns))
     }
 
@@ -282,7 +283,7 @@ impl<'a> Replays<'a> {
     /// The best plan that changes with the recording's long phases, if it takes less time than a plan without phases.
     fn decide_phases(
         &mut self,
-        chosen: &Chosen,
+        chosen: &ChosenPlan,
         input: &Input,
         parameters: &Parameters,
     ) -> Result<Option<(Plan, f64)>, Error> {
@@ -333,7 +334,7 @@ impl<'a> Replays<'a> {
     /// an input of another size.
     fn decide_live(
         &mut self,
-        chosen: &Chosen,
+        chosen: &ChosenPlan,
         parameters: &Parameters,
     ) -> Result<Option<Plan>, Error> {
         let left = Plan {

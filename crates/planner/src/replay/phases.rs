@@ -23,7 +23,7 @@ use crate::replay::process::recorded_image;
 
 /// Least share of the program's misses in a long phase: its saving has to pay for moves, and deciding about it is as
 /// much work as deciding about a plan.
-const LONG: f64 = 0.1;
+const LONG_PHASE_SHARE: f64 = 0.1;
 
 /// A long phase of a recording.
 pub struct LongPhase {
@@ -191,12 +191,12 @@ struct Function {
     phase: Phase,
     /// The function's addresses.
     code: Vec<Range<u64>>,
-    first: Option<First>,
+    first: Option<FirstExecution>,
 }
 
 /// First execution of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct First {
+struct FirstExecution {
     misses_before: u64,
     time_ns: u64,
 }
@@ -297,7 +297,7 @@ fn executed(recording: &Recording, pid: u32, functions: &mut [Function]) -> Resu
                 let after = by_address.partition_point(|range| range.0 <= address);
                 let found = after.checked_sub(1).map(|at| by_address[at]);
                 if let Some((.., number)) = found.filter(|range| address < range.1) {
-                    functions[number].first.get_or_insert(First {
+                    functions[number].first.get_or_insert(FirstExecution {
                         misses_before: misses,
                         time_ns: batch.time_ns[row],
                     });
@@ -312,7 +312,7 @@ fn executed(recording: &Recording, pid: u32, functions: &mut [Function]) -> Resu
 /// Positions of the functions with which long phases begin, from the numbers of misses before each function, ascending.
 /// The first function belongs to the time before, in which one thread may run alone.
 fn long(begins: &[u64], misses: u64) -> Vec<usize> {
-    let least = (LONG * misses as f64).ceil() as u64;
+    let least = (LONG_PHASE_SHARE * misses as f64).ceil() as u64;
     let mut taken: Vec<usize> = Vec::new();
     let mut before = begins.first().copied().unwrap_or(0);
     for (number, &begin) in begins.iter().enumerate().skip(1) {
@@ -393,7 +393,7 @@ mod tests {
             name: ObjectName::Other("grid".to_owned()),
             size_bytes: 4 << 12,
             instances: 1,
-            samples: Vec::new(),
+            listed_instances: Vec::new(),
             loads: OperationTotals::default(),
             stores: OperationTotals::default(),
             threads: Vec::new(),

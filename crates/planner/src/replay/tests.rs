@@ -72,7 +72,7 @@ fn longer_runs_have_a_longer_parallel_part() {
 }
 
 #[test]
-fn what_was_replayed_is_not_replayed_again() {
+fn replayed_plans_are_not_replayed_again() {
     with_replays(&shares(5), 1.5, |replays, _| {
         let time = |replays: &mut Replays, plan: &Plan| {
             let [recorded, _] = replays.times(plan).expect("replayed");
@@ -261,7 +261,7 @@ fn online_migration_is_planned_unless_it_costs() {
         let start = grid(block());
         let [recorded, _] = replays.times(&start).expect("replayed");
         let decide = |replays: &mut Replays, planned_ns, replicas| {
-            let chosen = Chosen {
+            let chosen = ChosenPlan {
                 plan: start.clone(),
                 time: Times {
                     planned_ns,
@@ -300,7 +300,7 @@ fn quickest_way_of_online_migration_is_taken_where_it_saves() {
     with_replays(&shares(50), 1.0, |replays, _| {
         let start = grid(on_node(7));
         let [time, _] = replays.times(&start).expect("replayed");
-        let chosen = Chosen { plan: start, time };
+        let chosen = ChosenPlan { plan: start, time };
         let decided = replays.decide_live(&chosen, &Parameters::default());
         let decided = decided.expect("replayed").expect("it saves");
         let of = |replays: &mut Replays, plan: &Plan| {

@@ -19,11 +19,11 @@ pub struct Replayed {
     objects: Vec<(u32, u64, u64)>,
     /// Page ranges with the program's own data: process, first page number, end. Sorted, without overlaps.
     data: Vec<(u32, u64, u64)>,
-    kept: Option<Kept>,
+    kept: Option<KeptSteps>,
 }
 
 /// Decoded steps that are kept in memory.
-struct Kept {
+struct KeptSteps {
     /// By thread.
     steps: Vec<Vec<StepBatch>>,
     any_marked: bool,
@@ -122,7 +122,7 @@ impl Replayed {
             }
             steps.push(batches);
         }
-        self.kept = Some(Kept {
+        self.kept = Some(KeptSteps {
             any_marked: steps.iter().flatten().any(is_marked),
             steps,
         });

@@ -23,11 +23,11 @@ pub(super) fn homes<'a>(
     let nodes: Vec<u16> = positions.map(|position| position as u16).collect();
     let second_ns = process.second_thread_ns();
     let elsewhere = of_other_kinds(process, decided.len());
-    let rest = process
+    let candidates = process
         .pages
         .iter()
         .filter(move |page| !decided[page.number] && !elsewhere[page.number] && !page.is_of_file);
-    rest.filter_map(move |page| {
+    candidates.filter_map(move |page| {
         let touch = page.first_touch?;
         let number = page.address / process.machine.page_bytes;
         let turn = number.checked_rem(nodes.len() as u64);

@@ -99,7 +99,8 @@ fn well_placed_objects_of_the_heap_are_kept_by_a_decision() {
         assert!(matches!(kept.subject, Subject::CallSite { .. }));
         assert_eq!(kept.placement, Placement::FirstTouch);
         assert!(
-            kept.why.ends_with("unlike what is around it"),
+            kept.why
+                .ends_with("although the memory around it is placed"),
             "{}",
             kept.why
         );

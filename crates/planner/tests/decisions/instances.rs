@@ -17,7 +17,7 @@ fn instances_go_to_their_users_in_order_of_allocation() {
     }
     let group = &mut recording.attribution.objects[0];
     group.instances = 8;
-    group.samples = (0..6).map(ObjectId).collect();
+    group.listed_instances = (0..6).map(ObjectId).collect();
     group.uses = (0..6)
         .map(|order| InstanceUse {
             object: ObjectId(order),
@@ -82,7 +82,7 @@ fn instances_in_equal_shares_are_dealt_in_blocks() {
         }
         let group = &mut recording.attribution.objects[0];
         group.instances = 22;
-        group.samples = (0..22).map(ObjectId).collect();
+        group.listed_instances = (0..22).map(ObjectId).collect();
         group.uses = (0..22)
             .map(|order| InstanceUse {
                 object: ObjectId(order),
@@ -134,7 +134,7 @@ fn instances_that_threads_use_in_turn_are_dealt_round_robin() {
         }
         let group = &mut recording.attribution.objects[0];
         group.instances = count.into();
-        group.samples = (0..count).map(ObjectId).collect();
+        group.listed_instances = (0..count).map(ObjectId).collect();
         group.uses = (0..count)
             .map(|order| InstanceUse {
                 object: ObjectId(order),

@@ -6,7 +6,7 @@ use super::*;
 pub const HOURS_NS: f64 = 1e16;
 
 /// Prefers one placement with one start.
-pub struct Likes {
+pub struct PrefersPlacement {
     pub placement: Placement,
     pub start: Start,
     pub of_samples: bool,
@@ -21,7 +21,7 @@ const OF_REPLAYS: Margins = Margins {
     of_samples: false,
 };
 
-impl Judge for Likes {
+impl Judge for PrefersPlacement {
     type Error = std::convert::Infallible;
 
     fn times_ns(
@@ -69,7 +69,7 @@ fn auto_finds_pages_that_are_best_with_whoever_uses_them_next_and_starts_that_sa
         (Placement::Block { team }, Start::Parallel),
     ] {
         let found = |of_samples| {
-            let mut judge = Likes {
+            let mut judge = PrefersPlacement {
                 placement: placement.clone(),
                 start,
                 of_samples,
@@ -85,7 +85,7 @@ fn auto_finds_pages_that_are_best_with_whoever_uses_them_next_and_starts_that_sa
 }
 
 /// Predicts savings, and costs with an input of another size, as shares of the time.
-struct Foresees {
+struct PredictsSavings {
     saved: f64,
     /// Cost of placements other than `wanted`, which stand for the wanted one with an input of another size.
     cost_resized: f64,
@@ -93,7 +93,7 @@ struct Foresees {
     slower: f64,
 }
 
-impl Judge for Foresees {
+impl Judge for PredictsSavings {
     type Error = std::convert::Infallible;
 
     fn times_ns(
@@ -146,7 +146,7 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
                 same_input,
                 ..Parameters::default()
             };
-            let mut judge = Foresees {
+            let mut judge = PredictsSavings {
                 saved: 0.06,
                 cost_resized,
                 wanted: wanted.clone(),
@@ -164,9 +164,9 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
 }
 
 /// Blocks of six pages save most, and cost more with an input of another size; shares save little, with any size.
-struct FindsCyclicRisky;
+struct PenalisesCyclic;
 
-impl Judge for FindsCyclicRisky {
+impl Judge for PenalisesCyclic {
     type Error = std::convert::Infallible;
 
     fn times_ns(
@@ -207,7 +207,7 @@ fn auto_drops_the_decision_that_costs_too_much_in_another_size_and_keeps_the_oth
     let mut recording = master_initialised(8, cyclic, &block_cells());
     recording.object("shares", 32, block(), &block_cells());
     let plan = recording.with(&opteron(), |input| {
-        let Ok(chosen) = choose(input, &Parameters::default(), &mut FindsCyclicRisky);
+        let Ok(chosen) = choose(input, &Parameters::default(), &mut PenalisesCyclic);
         chosen.plan
     });
     let placed: Vec<_> = plan
@@ -269,7 +269,7 @@ impl Judge for Slow<'_> {
 
 /// Even if all misses went to the nearest node instead of the farthest, the saving would be less than a decision needs.
 #[test]
-fn a_replay_is_not_asked_about_what_cannot_save_enough() {
+fn decisions_that_cannot_save_enough_are_not_replayed() {
     let decided = |loads_of_small: f32| {
         let mut recording = master_initialised(8, block(), &block_cells());
         let small: Vec<(u32, u32, f32)> = (0..32)
@@ -297,7 +297,7 @@ fn auto_leaves_what_saves_little_of_what_it_makes_slower() {
     let cells: Vec<(u32, u32, f32)> = cells.collect();
     let recording = master_initialised(8, Pattern::Shared, &cells);
     let planned = |wanted: &Placement, slower| {
-        let mut judge = Foresees {
+        let mut judge = PredictsSavings {
             saved: 0.006,
             cost_resized: 0.0,
             wanted: wanted.clone(),
@@ -340,7 +340,7 @@ fn code_is_copied_where_a_replay_says_so_and_placed_by_nobody_else() {
         ..Parameters::default()
     };
     let subjects = |of_samples| {
-        let mut judge = Likes {
+        let mut judge = PrefersPlacement {
             placement: Placement::Replicate,
             start: Start::Allocation,
             of_samples,
@@ -386,7 +386,7 @@ fn code_is_not_left_to_whoever_runs_it_next() {
         ..Parameters::default()
     };
     for start in [Start::SecondThread, Start::Parallel] {
-        let mut judge = Likes {
+        let mut judge = PrefersPlacement {
             placement: Placement::FirstTouch,
             start,
             of_samples: false,

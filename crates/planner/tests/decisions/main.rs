@@ -144,7 +144,7 @@ impl Recording {
             name: ObjectName::CallSite(CallSiteId(site)),
             size_bytes: u64::from(pages) * PAGE,
             instances: 1,
-            samples: vec![id],
+            listed_instances: vec![id],
             loads: OperationTotals {
                 count,
                 cost_ns: count * 1e6,

@@ -252,7 +252,7 @@ fn a_machine_of_one_node_still_decides_by_thread() {
 }
 
 #[test]
-fn what_first_touch_does_well_is_left_to_it() {
+fn objects_that_first_touch_places_well_are_left_to_it() {
     for policy in [Policy::Object, Policy::Uniform, Policy::HopSensitive] {
         for machine in [opteron(), one_node()] {
             let mut recording = Recording::new(8);

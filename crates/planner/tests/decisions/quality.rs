@@ -23,7 +23,7 @@ fn program(every: u32) -> Recording {
     let own = recording.object("data", 8, Pattern::Unknown, &cells(8));
     own.kind = ObjectKind::Static;
     own.name = ObjectName::Symbol(ModuleId(1), 0x4000);
-    let id = own.samples[0].0 as usize;
+    let id = own.listed_instances[0].0 as usize;
     recording.tables.objects[id].name = "gomp_icv".into();
     recording.object("GOMP_parallel", 4, Pattern::Unknown, &cells(4));
     let team = recording.tables.call_sites.last_mut().expect("added");

@@ -1,6 +1,6 @@
 //! Decisions about unmatched memory, such as many small objects that share pages.
 
-use super::judges::{HOURS_NS, Likes};
+use super::judges::{HOURS_NS, PrefersPlacement};
 use super::*;
 
 fn interleave() -> Placement {
@@ -102,7 +102,8 @@ fn where_unmatched_memory_is_spread_what_is_well_placed_is_kept_by_a_decision() 
     let kept = of(false).expect("the blocks");
     assert_eq!(kept.placement, Placement::FirstTouch);
     assert!(
-        kept.why.ends_with("unlike what is around it"),
+        kept.why
+            .ends_with("although the memory around it is placed"),
         "{}",
         kept.why
     );
@@ -127,7 +128,7 @@ fn instances_of_their_own_threads_are_kept_too() {
     recording.tables.objects.extend((0..16).map(own));
     let group = recording.attribution.objects.last_mut().expect("blocks");
     group.instances = 16;
-    group.samples = (first..first + 16).map(ObjectId).collect();
+    group.listed_instances = (first..first + 16).map(ObjectId).collect();
     group.uses = (0..16)
         .map(|thread| InstanceUse {
             object: ObjectId(first + thread),
@@ -179,7 +180,7 @@ fn unmatched_memory_may_go_to_its_next_user_or_to_nodes_with_threads() {
         (interleave(), Start::SecondThread, true),
         (of_threads, Start::Allocation, true),
     ] {
-        let mut judge = Likes {
+        let mut judge = PrefersPlacement {
             placement: placement.clone(),
             start,
             of_samples,

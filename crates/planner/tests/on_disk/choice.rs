@@ -4,8 +4,8 @@ use std::path::Path;
 
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, preset};
-use nearpage_plan::Layout;
-use nearpage_planner::recordings::{Choice, MARGIN, WORTH_A_LOOK, choose};
+use nearpage_plan::ThreadLayout;
+use nearpage_planner::recordings::{Choice, MARGIN, PLANNED_RATIO_MAX, choose};
 use nearpage_planner::{Analysis, Error, Judged, Parameters};
 use nearpage_recording::trace::TraceOptions;
 use nearpage_recording::{
@@ -60,7 +60,7 @@ fn alike_recordings_are_modelled_and_the_first_is_taken() {
         panic!("two: {:?}", choice.recordings)
     };
     assert!(first.chosen && !second.chosen);
-    assert_eq!(choice.taken(), first);
+    assert_eq!(choice.chosen(), first);
     assert_eq!((first.by, second.by), (Judged::Model, Judged::Model));
     assert_eq!(first.planned_ns, second.planned_ns);
     assert!(first.planned_ns < Some(first.first_touch_ns));
@@ -262,12 +262,16 @@ fn another_layout_is_taken_where_it_is_quicker_by_the_margin() {
     let quicker = chosen(traces).unwrap();
     let [first, second] = planned(&quicker);
     assert!(second < first * (1.0 - MARGIN));
-    let taken = quicker.taken();
+    let taken = quicker.chosen();
     assert_eq!(*taken, quicker.recordings[1]);
     assert_eq!(taken.recording, folder);
     assert_eq!((taken.by, taken.threads), (Judged::Replay, Some("compact")));
     let plan = &taken.planned.as_ref().unwrap().plan;
-    assert_eq!(plan.threads, Some(Layout::Compact), "for `run` to pin them");
+    assert_eq!(
+        plan.threads,
+        Some(ThreadLayout::Compact),
+        "for `run` to pin them"
+    );
     assert_eq!(plan.decisions.len(), 1);
 }
 
@@ -285,7 +289,7 @@ fn layouts_have_the_name_that_fits_where_threads_ran() {
         .iter()
         .map(|one| one.planned.as_ref().unwrap());
     let layouts: Vec<_> = plans.map(|one| one.plan.threads).collect();
-    assert_eq!(layouts, [Some(Layout::Scatter), None]);
+    assert_eq!(layouts, [Some(ThreadLayout::Scatter), None]);
 }
 
 #[test]
@@ -297,5 +301,5 @@ fn much_slower_recordings_are_looked_into_no_further() {
     };
     assert!(quick.chosen, "in the order in which they were named");
     assert!(slow.planned_ns.is_none() && slow.planned.is_none());
-    assert!(slow.first_touch_ns > WORTH_A_LOOK * quick.planned_ns.unwrap());
+    assert!(slow.first_touch_ns > PLANNED_RATIO_MAX * quick.planned_ns.unwrap());
 }

@@ -73,7 +73,7 @@ fn blocks_that_are_shares_at_one_size_keep_their_size_if_another_size_says_so() 
 }
 
 #[test]
-fn what_no_placement_serves_depends_on_the_input() {
+fn objects_without_a_common_placement_depend_on_the_input() {
     let reversed = Samples {
         is_reversed: true,
         ..on_four().with_input("reversed", 64, 64)

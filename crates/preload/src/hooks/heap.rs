@@ -216,7 +216,7 @@ fn allocate(
 ) -> usize {
     let is_due = TRACKER.is_due(caller(at), size);
     if size >= LARGE_ALLOCATION_BYTES
-        && !(is_due || place::wants(size) || place::brk_heap::is_wanted())
+        && !(is_due || place::wants(size) || place::brk_heap::is_planned())
     {
         return real();
     }

@@ -43,13 +43,13 @@ struct Heap<'a> {
 
 /// Does the plan place the heap?
 #[inline]
-pub fn is_wanted() -> bool {
+pub fn is_planned() -> bool {
     PLANNED_BYTES.load(Relaxed) != 0
 }
 
 /// Bytes of small allocations of a thread after which it is to call [`place_growth`].
 pub fn gap_bytes() -> i64 {
-    if is_wanted() {
+    if is_planned() {
         GROWTH_BYTES
     } else {
         i64::MAX / 2
@@ -69,7 +69,7 @@ pub fn used(address: usize, size_bytes: usize) {
 /// Places what the heap has grown by since the last check.
 #[cold]
 pub fn place_growth() {
-    if let Some(state) = state().filter(|_| is_wanted()) {
+    if let Some(state) = state().filter(|_| is_planned()) {
         state.place_heap_growth();
     }
 }
@@ -99,7 +99,7 @@ impl State {
     }
 
     fn heap(&self) -> Option<Heap<'_>> {
-        let (rule, counters) = self.heap_rule().filter(|_| is_wanted())?;
+        let (rule, counters) = self.heap_rule().filter(|_| is_planned())?;
         Some(Heap {
             extent: self.extent(START.load(Relaxed), PLANNED_BYTES.load(Relaxed)),
             pattern: self.plan.pattern(rule)?,
@@ -111,7 +111,7 @@ impl State {
     /// Does an address lie in the placed part of the heap?
     pub(super) fn is_in_placed_heap(&self, address: usize) -> bool {
         let placed = START.load(Relaxed)..PLACED_END.load(Relaxed);
-        is_wanted() && placed.contains(&address)
+        is_planned() && placed.contains(&address)
     }
 
     fn place_heap_growth(&self) {

@@ -92,7 +92,7 @@ impl Failures {
 /// What became of one rule's objects.
 #[derive(Default)]
 pub struct RuleCounters {
-    /// 1: the rule makes no sense and is ignored.
+    /// 1: the rule is invalid and ignored.
     pub ignored: AtomicU32,
     /// The rule whose order counter this rule uses.
     pub group: AtomicU32,

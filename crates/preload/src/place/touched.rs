@@ -125,7 +125,7 @@ impl TouchedObjects {
     pub fn claim(&self, rule: usize, address: usize, (start, end): (usize, usize)) -> Option<u64> {
         let pages = ((end - start) / self.page_bytes).min(u32::MAX as usize) as u64;
         self.give_back(address);
-        let granted = self.claim_static(self.wanted(rule, start, pages));
+        let granted = self.claim_static(self.pages_to_touch(rule, start, pages));
         let object = TouchedObject {
             start,
             pages: pages as u32,
@@ -141,7 +141,7 @@ impl TouchedObjects {
 
     /// How many of a new object's `pages` are to be touched: all, three quarters of a sampled object, or none if the rule's
     /// objects are known to be unused.
-    fn wanted(&self, rule: usize, start: usize, pages: u64) -> u64 {
+    fn pages_to_touch(&self, rule: usize, start: usize, pages: u64) -> u64 {
         let Some(rule) = self.rules.get(rule) else {
             return pages;
         };

@@ -42,7 +42,7 @@ use crate::{bounds, environment, message};
 const EINVAL: Errno = Errno(22);
 
 /// The process has a policy that its threads are to have.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
+static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
 
 /// What became of unmatched memory in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl UnmatchedMemory {
 
     fn is(&self, status: Status) {
         self.status.store(status as u32, Relaxed);
-        IS_WANTED.store(status == Status::Set, Release);
+        IS_ACTIVE.store(status == Status::Set, Release);
     }
 
     /// Gives the calling thread the policy, unless the program gave it one.
@@ -131,7 +131,7 @@ impl UnmatchedMemory {
     }
 
     /// Does `work` under the policy `other` if the calling thread has the policy of unmatched memory, and tells `work` so.
-    fn aside<T>(&self, other: &MemoryPolicy, work: impl FnOnce(bool) -> T) -> T {
+    fn under_other_policy<T>(&self, other: &MemoryPolicy, work: impl FnOnce(bool) -> T) -> T {
         let is_aside = self.is_followed() && bind::set_policy(other).is_ok();
         let done = work(is_aside);
         if is_aside {
@@ -155,8 +155,8 @@ fn unmatched() -> Option<&'static UnmatchedMemory> {
 
 /// Is there a policy that threads are to have?
 #[inline]
-pub fn is_wanted() -> bool {
-    IS_WANTED.load(Relaxed)
+pub fn is_active() -> bool {
+    IS_ACTIVE.load(Relaxed)
 }
 
 /// Gives the calling thread the policy of unmatched memory, unless the program gave it one.
@@ -179,7 +179,7 @@ pub fn resume() {
 /// Restores the policy with which this process was launched: the calling thread is about to execute another program. That
 /// may be the child of a `vfork`, which shares its parent's memory but has a policy of its own.
 pub fn leave() {
-    if is_wanted()
+    if is_active()
         && let Some(unmatched) = unmatched()
         && let Ok(launched) = &unmatched.launched
         && unmatched.is_followed()
@@ -192,14 +192,14 @@ pub fn leave() {
 
 /// Makes no system call for policies from now on: the program filters its system calls.
 pub fn stop() {
-    IS_WANTED.store(false, Release);
+    IS_ACTIVE.store(false, Release);
 }
 
 /// Does `work`, which starts another program, under the policy with which this process was launched.
 pub fn launching<T>(work: impl FnOnce() -> T) -> T {
     match unmatched() {
-        Some(unmatched) if is_wanted() => match &unmatched.launched {
-            Ok(launched) => unmatched.aside(launched, |_| work()),
+        Some(unmatched) if is_active() => match &unmatched.launched {
+            Ok(launched) => unmatched.under_other_policy(launched, |_| work()),
             Err(_) => work(),
         },
         _ => work(),
@@ -209,7 +209,7 @@ pub fn launching<T>(work: impl FnOnce() -> T) -> T {
 /// Does `work`, which creates a thread, under MPOL_LOCAL. `work` is told whether the thread has to [`resume`].
 pub fn creating_thread<T>(work: impl FnOnce(bool) -> T) -> T {
     match unmatched() {
-        Some(unmatched) if is_wanted() => unmatched.aside(&MemoryPolicy::LOCAL, work),
+        Some(unmatched) if is_active() => unmatched.under_other_policy(&MemoryPolicy::LOCAL, work),
         _ => work(false),
     }
 }

@@ -155,7 +155,7 @@ impl Tracker {
                 return None;
             }
         }
-        if !thread.follows_unmatched && place::unmatched_memory::is_wanted() {
+        if !thread.follows_unmatched && place::unmatched_memory::is_active() {
             thread.follows_unmatched = true;
             place::unmatched_memory::follow();
         }

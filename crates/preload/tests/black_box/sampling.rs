@@ -122,7 +122,7 @@ fn every_thread_is_sampled() {
 }
 
 #[test]
-fn what_a_program_blocks_is_counted() {
+fn samples_that_the_program_blocks_are_counted() {
     if let Some((_, rings)) = sampled(&["unblocked"], false) {
         assert!(rings[0].missed() > 0);
     }

@@ -199,7 +199,7 @@ fn objects_are_placed_at_once_where_pages_cannot_be_moved() {
 }
 
 #[test]
-fn what_is_left_to_first_touch_waits_for_nothing() {
+fn objects_left_to_first_touch_wait_for_nothing() {
     let programs = Programs::build();
     let mut rules = rules(&programs);
     rules[0].placement = placement::LEAVE;

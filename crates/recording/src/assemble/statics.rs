@@ -34,12 +34,12 @@ impl AccessedPages {
 }
 
 /// Appends the symbols, data sections and segments of every module of every process in `active`. These overlap: an
-/// access belongs to the smallest object that contains it. With `touched`, only objects on accessed pages are appended,
-/// as the processes of a whole machine have millions of symbols.
+/// access belongs to the smallest object that contains it. With `accessed`, only objects on accessed pages are
+/// appended, as the processes of a whole machine have millions of symbols.
 pub(super) fn objects(
     modules: &Modules,
     active: &FxHashSet<u32>,
-    touched: Option<&AccessedPages>,
+    accessed: Option<&AccessedPages>,
     objects: &mut Vec<Object>,
 ) {
     let mut instances: FxHashMap<(u32, ModuleId, u64), (u64, u64)> = FxHashMap::default();
@@ -64,7 +64,7 @@ pub(super) fn objects(
         };
         let wanted = |piece: &Piece| {
             let address = piece.symbol.address.wrapping_add(bias);
-            touched.is_none_or(|touched| touched.any(pid, address, piece.symbol.size_bytes))
+            accessed.is_none_or(|accessed| accessed.any(pid, address, piece.symbol.size_bytes))
         };
         // Modules without accessed segments are skipped before their symbols are read.
         if !segments_of(file, "").iter().any(wanted) {
@@ -155,11 +155,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_accessed_is_known_by_its_pages() {
-        let mut touched = AccessedPages::default();
-        touched.add([(7, 0x5008), (9, 0x1000)].into_iter());
-        touched.add([(7, 0x5ff0)].into_iter());
-        assert_eq!(touched.0.len(), 2);
+    fn accessed_objects_are_found_by_page() {
+        let mut accessed = AccessedPages::default();
+        accessed.add([(7, 0x5008), (9, 0x1000)].into_iter());
+        accessed.add([(7, 0x5ff0)].into_iter());
+        assert_eq!(accessed.0.len(), 2);
         for (pid, address, size_bytes, expected) in [
             (7, 0x5000, 8, true),
             (7, 0x4ff8, 8, false),
@@ -171,7 +171,7 @@ mod tests {
             (8, 0, u64::MAX, false),
             (9, 0x1fff, 1, true),
         ] {
-            let found = touched.any(pid, address, size_bytes);
+            let found = accessed.any(pid, address, size_bytes);
             assert_eq!(found, expected, "{pid} {address:#x} {size_bytes}");
         }
     }

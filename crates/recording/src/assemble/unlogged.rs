@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_has_said_of_a_process_holds_for_its_children() {
+    fn messages_about_a_process_hold_for_its_children() {
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
         for explained in [1, 2] {

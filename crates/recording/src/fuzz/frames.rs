@@ -16,7 +16,7 @@ const BYTES_MAX: u64 = 256 << 20;
 
 /// What kind of file a frame is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Layout {
+enum FileKind {
     RecorderLog,
     AllocationLog,
     Trace,
@@ -25,17 +25,17 @@ enum Layout {
 /// Changes a log or a trace. Returns a description of the change.
 pub(super) fn mutate(path: &Path, choices: &mut dyn Choices) -> Result<String, Error> {
     let file = nearpage_files::read(path, BYTES_MAX).at(path, "read")?;
-    let (layout, header_bytes) = match file.get(..8) {
-        Some(magic) if magic == log::MAGIC => (Layout::RecorderLog, log::FILE_HEADER_BYTES),
+    let (kind, header_bytes) = match file.get(..8) {
+        Some(magic) if magic == log::MAGIC => (FileKind::RecorderLog, log::FILE_HEADER_BYTES),
         Some(magic) if magic == allocations::SEGMENT_MAGIC => {
-            (Layout::AllocationLog, allocations::SEGMENT_HEADER_BYTES)
+            (FileKind::AllocationLog, allocations::SEGMENT_HEADER_BYTES)
         }
-        _ => (Layout::Trace, trace::FILE_HEADER_BYTES),
+        _ => (FileKind::Trace, trace::FILE_HEADER_BYTES),
     };
     let (header, rest) = file.split_at(header_bytes.min(file.len()));
-    let (mut header, mut frames) = (header.to_vec(), split(layout, rest));
+    let (mut header, mut frames) = (header.to_vec(), split(kind, rest));
     let used: Vec<usize> = (0..frames.len())
-        .filter(|&frame| !payload(layout, &frames[frame]).is_empty())
+        .filter(|&frame| !payload(kind, &frames[frame]).is_empty())
         .collect();
     let said = if used.is_empty() || choices.below(16) == 0 {
         change_word(&mut header, 8, choices)
@@ -60,21 +60,21 @@ pub(super) fn mutate(path: &Path, choices: &mut dyn Choices) -> Result<String, E
             3 => {
                 // First byte of the header that may change: the thread id in the allocation log, thread and times in a
                 // trace.
-                let from = if layout == Layout::AllocationLog {
+                let from = if kind == FileKind::AllocationLog {
                     4
                 } else {
                     8
                 };
                 let said = change_word(&mut frames[frame], from, choices);
-                seal(layout, &mut frames[frame]);
+                seal(kind, &mut frames[frame]);
                 format!("frame {frame}: {said}")
             }
             _ => {
-                let range = payload(layout, &frames[frame]);
+                let range = payload(kind, &frames[frame]);
                 let mut changed = frames[frame][range.clone()].to_vec();
                 let said = change_word(&mut changed, 0, choices);
                 frames[frame][range].copy_from_slice(&changed);
-                seal(layout, &mut frames[frame]);
+                seal(kind, &mut frames[frame]);
                 format!("payload of frame {frame}: {said}")
             }
         }
@@ -113,13 +113,13 @@ fn word(bytes: &[u8], at: usize) -> usize {
 }
 
 /// Splits a file into its frames.
-fn split(layout: Layout, mut rest: &[u8]) -> Vec<Vec<u8>> {
+fn split(kind: FileKind, mut rest: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while !rest.is_empty() {
-        let length = match layout {
-            Layout::RecorderLog => log::FRAME_HEADER_BYTES + word(rest, 8),
-            Layout::AllocationLog => allocations::BLOCK_BYTES,
-            Layout::Trace => {
+        let length = match kind {
+            FileKind::RecorderLog => log::FRAME_HEADER_BYTES + word(rest, 8),
+            FileKind::AllocationLog => allocations::BLOCK_BYTES,
+            FileKind::Trace => {
                 let header = FrameHeader::from_bytes(rest);
                 let bytes = header.map_or(rest.len(), |header| header.payload_bytes as usize);
                 FRAME_HEADER_BYTES.saturating_add(bytes)
@@ -133,35 +133,35 @@ fn split(layout: Layout, mut rest: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Range of the records in a frame.
-fn payload(layout: Layout, frame: &[u8]) -> Range<usize> {
-    let from = match layout {
-        Layout::RecorderLog => log::FRAME_HEADER_BYTES,
-        Layout::AllocationLog => allocations::BLOCK_HEADER_BYTES,
-        Layout::Trace => FRAME_HEADER_BYTES,
+fn payload(kind: FileKind, frame: &[u8]) -> Range<usize> {
+    let from = match kind {
+        FileKind::RecorderLog => log::FRAME_HEADER_BYTES,
+        FileKind::AllocationLog => allocations::BLOCK_HEADER_BYTES,
+        FileKind::Trace => FRAME_HEADER_BYTES,
     };
-    let to = match layout {
-        Layout::AllocationLog => from + word(frame, 8),
+    let to = match kind {
+        FileKind::AllocationLog => from + word(frame, 8),
         _ => frame.len(),
     };
     from.min(frame.len())..to.min(frame.len()).max(from.min(frame.len()))
 }
 
 /// Updates the checksums of a frame.
-fn seal(layout: Layout, frame: &mut [u8]) {
-    let records = payload(layout, frame);
-    match layout {
-        Layout::RecorderLog if frame.len() >= log::FRAME_HEADER_BYTES => {
+fn seal(kind: FileKind, frame: &mut [u8]) {
+    let records = payload(kind, frame);
+    match kind {
+        FileKind::RecorderLog if frame.len() >= log::FRAME_HEADER_BYTES => {
             let sum = crc32fast::hash(&frame[records]);
             frame[12..16].copy_from_slice(&sum.to_le_bytes());
             let own = crc32fast::hash(&frame[..16]);
             frame[16..20].copy_from_slice(&own.to_le_bytes());
         }
         // A block that is still open has no checksum.
-        Layout::AllocationLog if word(frame, 12) != 0 => {
+        FileKind::AllocationLog if word(frame, 12) != 0 => {
             let sum = crc32fast::hash(&frame[records]);
             frame[12..16].copy_from_slice(&sum.to_le_bytes());
         }
-        Layout::Trace => {
+        FileKind::Trace => {
             if let Some(header) = FrameHeader::from_bytes(frame) {
                 header.seal(frame);
             }

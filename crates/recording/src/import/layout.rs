@@ -53,7 +53,7 @@ pub(super) struct EventAttributes<'a> {
 }
 
 /// Sections of a file.
-pub(super) struct Layout<'a> {
+pub(super) struct Sections<'a> {
     /// Byte offset of the data.
     pub begin: usize,
     /// Length of the data in bytes.
@@ -65,7 +65,7 @@ pub(super) struct Layout<'a> {
     pub build_ids: FxHashMap<&'a [u8], BuildId>,
 }
 
-impl<'a> Layout<'a> {
+impl<'a> Sections<'a> {
     pub fn of(bytes: &'a [u8]) -> Result<Self, String> {
         let field = |at: usize| Bytes(bytes.get(at..).unwrap_or_default()).u64();
         if field(8) == Ok(PIPE_HEADER_BYTES) {

@@ -14,7 +14,7 @@ use nearpage_perf_abi::{
 use rustc_hash::FxHashMap;
 
 use super::features::{self, feature};
-use super::layout::{EventAttributes, FoundRecord, Layout, damaged, record};
+use super::layout::{EventAttributes, FoundRecord, Sections, damaged, record};
 use super::{EventKind, FileMetadata, Record, RecordBody, Sample};
 use crate::Error;
 
@@ -97,13 +97,13 @@ impl<'a> PerfData<'a> {
         if bytes.starts_with(MAGIC_SWAPPED) {
             return Err("recorded on a big-endian machine, which this reader does not take; import the text that `perf script` prints there".to_owned());
         }
-        let Layout {
+        let Sections {
             begin,
             length,
             attributes,
             features,
             build_ids,
-        } = Layout::of(bytes)?;
+        } = Sections::of(bytes)?;
         let (events, by_id) = named(&attributes, &features)?;
         let Some(first) = events.first() else {
             return Err("damaged: it has no events; copy or record it again".to_owned());
@@ -121,7 +121,7 @@ impl<'a> PerfData<'a> {
         }
         if !events
             .iter()
-            .all(|event| event.attributes.is_laid_out_as(&first.attributes))
+            .all(|event| event.attributes.is_distinguishable_from(&first.attributes))
         {
             return Err(format!(
                 "its events ({}) are laid out differently, with no identifier to tell them by; record them one at a time",
@@ -223,7 +223,7 @@ impl<'a> PerfData<'a> {
     ) -> Result<(), Error> {
         for (time_ns, at) in &self.order {
             let what = self
-                .what(*at)
+                .record_body(*at)
                 .map_err(|Malformed| error(damaged(*at, "a record cut short")))?;
             if let Some(what) = what {
                 each(Record {
@@ -236,7 +236,7 @@ impl<'a> PerfData<'a> {
     }
 
     /// Parses the record at byte `at`.
-    fn what(&self, at: usize) -> Result<Option<RecordBody<'a>>, Malformed> {
+    fn record_body(&self, at: usize) -> Result<Option<RecordBody<'a>>, Malformed> {
         let (Header { kind, misc }, body) = header::split(&self.bytes[at..])?;
         if kind == kind::SAMPLE {
             let event = self.event(body);

@@ -161,8 +161,8 @@ impl<'a> PerfScript<'a> {
                     mut sample,
                     ..
                 } => {
-                    let told = || processes.get(&sample.tid).copied();
-                    sample.pid = pid.or_else(told).unwrap_or(sample.tid);
+                    let of_thread = || processes.get(&sample.tid).copied();
+                    sample.pid = pid.or_else(of_thread).unwrap_or(sample.tid);
                     waiting
                         .replace((time_ns, sample))
                         .map(record)

@@ -180,13 +180,13 @@ impl LogReader {
                 .read_exact_at(&mut payload, offset)
                 .at(&self.path, "read")?;
             decoded.clear();
-            let sound = crc32fast::hash(&payload) == header.checksum
+            let is_intact = crc32fast::hash(&payload) == header.checksum
                 && match header.kind {
                     ACCESSES => self.note_accesses(offset, &payload, &mut decoded).is_some(),
                     EVENTS => self.note_events(&payload).is_some(),
                     _ => true,
                 };
-            self.damaged_blocks += u64::from(!sound);
+            self.damaged_blocks += u64::from(!is_intact);
             offset += u64::from(header.length);
         }
         Ok(())
@@ -203,7 +203,7 @@ impl LogReader {
         Ok(FrameHeader::from_bytes(&bytes))
     }
 
-    /// Offset of the next sound header at or after `offset`.
+    /// Offset of the next intact header at or after `offset`.
     fn next_header(&self, mut offset: u64, size: u64) -> Result<Option<u64>, Error> {
         let mut window = vec![0; SEARCH_BYTES];
         while size.saturating_sub(offset) >= FRAME_HEADER_BYTES as u64 {

@@ -161,7 +161,7 @@ impl Recording {
         downsampling: &Downsampling,
         mut write: impl FnMut(&AccessBatch) -> Result<(), Error>,
     ) -> Result<u64, Error> {
-        let traced = self.full()?;
+        let traced = self.shared_trace()?;
         let keep_hits = traced.tracing.keep_hits();
         let clock_ghz = traced.timing().clock_ghz;
         let cycles_per_instruction = traced.timing().cycles_per_instruction;

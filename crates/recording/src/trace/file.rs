@@ -89,7 +89,7 @@ pub(super) struct TraceFile {
     pub mapped: Vec<Mapped>,
     pub forks: Vec<Fork>,
     /// Whether the process was about to run another program.
-    execed: bool,
+    executed_program: bool,
     /// Totals, by [`nearpage_wire::trace::Counter`]; `None` if the file was cut short.
     pub counters: Option<[u64; COUNTERS]>,
     /// Number of places without a valid frame, and of frames of events with a wrong checksum.
@@ -132,7 +132,7 @@ impl TraceFile {
             threads: Vec::new(),
             mapped: Vec::new(),
             forks: Vec::new(),
-            execed: false,
+            executed_program: false,
             counters: None,
             damaged: 0,
         };
@@ -235,10 +235,10 @@ impl TraceFile {
                     return Ok(());
                 };
                 let payload = &frame[FRAME_HEADER_BYTES..];
-                let sound = Events::new(payload).all(|event| {
+                let is_intact = Events::new(payload).all(|event| {
                     event.is_ok_and(|event| self.note_event(&event, header).is_some())
                 });
-                self.damaged += u64::from(!sound);
+                self.damaged += u64::from(!is_intact);
             }
         }
         Ok(())
@@ -299,7 +299,7 @@ impl TraceFile {
                 by: None,
             }),
             // If the new program runs, it begins a file of its own.
-            Event::Exec { .. } => self.execed = true,
+            Event::Exec { .. } => self.executed_program = true,
             Event::Fork {
                 child,
                 virtual_time,
@@ -348,7 +348,7 @@ impl TraceFile {
     /// Number of threads that were killed: they neither ended nor ran another program.
     pub(super) fn killed(&self) -> usize {
         let killed = |thread: &&FileThread| thread.started && thread.end_instructions.is_none();
-        if self.execed || self.cut_short() {
+        if self.executed_program || self.cut_short() {
             return 0;
         }
         self.threads.iter().filter(killed).count()

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_over_is_cut() {
+    fn mappings_are_cut_by_later_mappings() {
         let mut live = Live::default();
         live.change(10, 20, Some(0));
         live.change(12, 14, Some(1));

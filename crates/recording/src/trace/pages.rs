@@ -21,7 +21,7 @@ const GENERATIONS: u32 = 1 << 31;
 /// Most pages that a trace can have.
 pub(super) const PAGES_MAX: u32 = GENERATIONS - 1;
 /// Number of leaves that a look-up remembers.
-const REMEMBERED: usize = 64;
+const CACHED_LEAVES: usize = 64;
 
 /// Place of a page in a process image, and the time since which the page is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,8 +183,8 @@ impl PageTable {
 #[derive(Clone, Debug)]
 pub struct PageLookup {
     image: usize,
-    /// Upper part of the address, and number of the leaf; indexed by the upper part modulo [`REMEMBERED`].
-    remembered: [(u64, u32); REMEMBERED],
+    /// Upper part of the address, and number of the leaf; indexed by the upper part modulo [`CACHED_LEAVES`].
+    remembered: [(u64, u32); CACHED_LEAVES],
 }
 
 impl PageLookup {
@@ -192,7 +192,7 @@ impl PageLookup {
     pub fn new(image: usize) -> Self {
         Self {
             image,
-            remembered: [(u64::MAX, 0); REMEMBERED],
+            remembered: [(u64::MAX, 0); CACHED_LEAVES],
         }
     }
 
@@ -207,7 +207,7 @@ impl PageLookup {
         let image = table.images.get(self.image)?;
         let page = address >> table.page_shift;
         let upper = page / LEAF_PAGES as u64;
-        let slot = &mut self.remembered[upper as usize % REMEMBERED];
+        let slot = &mut self.remembered[upper as usize % CACHED_LEAVES];
         if slot.0 != upper {
             *slot = (upper, *image.leaves.get(&upper)?);
         }

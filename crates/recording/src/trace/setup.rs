@@ -150,14 +150,14 @@ pub enum TraceMismatch {
 }
 
 /// Positions of CPUs, nodes and threads on a machine, in the form of the setup's text.
-struct Layout {
+struct SetupPositions {
     cpus: Vec<CpuId>,
     cpu_nodes: String,
     thread_cpus: String,
     thread_moves: String,
 }
 
-impl Layout {
+impl SetupPositions {
     fn new(machine: &Machine, options: &TraceOptions) -> Result<Self, TracingError> {
         let cpus = machine.cpus().as_slice().to_vec();
         let placement = match options.threads {
@@ -332,7 +332,7 @@ impl Tracing {
             machine: machine.name.clone(),
             fault: fault.to_string(),
         })?;
-        let layout = Layout::new(machine, options)?;
+        let positions = SetupPositions::new(machine, options)?;
         let caches = Caches::find(machine, argument)?;
         let tlbs = Tlbs::find(machine);
         let mut assumed = caches.assumptions(machine);
@@ -354,9 +354,9 @@ impl Tracing {
             tlb: tlbs.data.unwrap_or(TLB_ASSUMED),
             tlb_fetch: tlbs.fetch,
             tlb_second: tlbs.second,
-            cpu_nodes: Positions(&layout.cpu_nodes),
-            thread_cpus: Positions(&layout.thread_cpus),
-            thread_moves: Moves(&layout.thread_moves),
+            cpu_nodes: Positions(&positions.cpu_nodes),
+            thread_cpus: Positions(&positions.thread_cpus),
+            thread_moves: Moves(&positions.thread_moves),
             quantum: options.quantum_instructions,
             sample_period: options.sample_every,
             keep_hits: options.keep_hits,
@@ -369,7 +369,7 @@ impl Tracing {
         let tracing = Self {
             machine: argument.to_owned(),
             setup: setup.to_string(),
-            cpus: layout.cpus,
+            cpus: positions.cpus,
             ..Self::default()
         };
         Ok((tracing, assumed))

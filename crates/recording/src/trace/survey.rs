@@ -223,7 +223,7 @@ fn of_thread(
         part.moments.push((virtual_time, time_ns));
         part.last = (part.last.0.max(virtual_time), part.last.1.max(time_ns));
         let mut accesses = 0;
-        let sound = walk(payload, virtual_time, |at, _, record| {
+        let is_intact = walk(payload, virtual_time, |at, _, record| {
             part.last.0 = at;
             match record {
                 Record::Reference(reference) => {
@@ -255,7 +255,7 @@ fn of_thread(
             }
         });
         *part.accesses_by_cpu.entry(cpu).or_default() += accesses;
-        part.damaged += u64::from(!sound);
+        part.damaged += u64::from(!is_intact);
     }
     part.accesses_by_cpu.retain(|_, accesses| *accesses > 0);
     Ok(part)

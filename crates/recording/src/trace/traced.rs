@@ -119,7 +119,7 @@ impl OpenedTrace {
         for row in rows {
             pages
                 .push(row)
-                .ok_or_else(|| Error::damaged(folder, "pages.parquet is not of this trace"))?;
+                .ok_or_else(|| Error::damaged(folder, "pages.parquet belongs to another trace"))?;
         }
         let timing = machine
             .timing()

@@ -185,7 +185,7 @@ fn a_static_program_is_known_from_events_alone() {
 }
 
 #[test]
-fn what_was_running_already_has_the_kernels_objects() {
+fn processes_from_before_have_the_kernels_objects() {
     const MIB: u64 = 1 << 20;
     let events = [
         fork(0, 100, 100, 0, 100),

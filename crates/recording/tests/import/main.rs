@@ -183,7 +183,7 @@ fn reads_what_perf_mem_records() {
 
 /// Covers the fields that may stand between period and weight by `perf_event_open(2)`.
 #[test]
-fn what_stands_before_the_weight_is_stepped_over() {
+fn fields_before_the_weight_are_skipped() {
     let (read, call_chain, raw, branches, registers, stack) =
         (1 << 4, 1 << 5, 1 << 10, 1 << 11, 1 << 12, 1 << 13);
     for fields in 0..64u64 {
@@ -522,7 +522,7 @@ fn a_file_cut_short_is_refused_wherever_it_was_cut() {
 }
 
 #[test]
-fn what_went_through_a_pipe_is_what_is_in_a_file() {
+fn piped_data_reads_like_a_file() {
     let (file, pipe) = (imported(&program().bytes()), imported(&program().piped()));
     let of = |recording| format!("{:?}", accesses(recording));
     assert_eq!(of(&pipe), of(&file));

@@ -54,7 +54,7 @@ fn damage_is_counted_and_named() {
 }
 
 #[test]
-fn what_a_reader_has_to_know_is_noted() {
+fn moves_and_untraced_threads_are_noted() {
     let scratch = tempfile::tempdir().unwrap();
     let notes = |name: &str, moved: &[u32], left_lockstep: u64, untraced: u64| {
         let folder = scratch.path().join(name);

@@ -82,7 +82,7 @@ fn steps_are_what_the_tracer_saw() {
 
 /// A shell forks a child, which runs another program and ends; the shell waits for it.
 #[test]
-fn who_reads_a_pipe_goes_on_after_whoever_wrote_in_another_process() {
+fn a_pipe_reader_continues_after_the_writer_in_another_process() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("r");
     let began = |mut trace: TraceFile, pid: u32, start_ns: u64| {

@@ -34,7 +34,7 @@ pub(super) fn kind(finding: &BindingFinding) -> &'static str {
 }
 
 /// Host and ranks of a finding.
-pub(super) fn whose(finding: &BindingFinding) -> (&str, &[u32]) {
+pub(super) fn host_and_ranks(finding: &BindingFinding) -> (&str, &[u32]) {
     match finding {
         BindingFinding::Unbound { host, ranks }
         | BindingFinding::SharedCpus { host, ranks, .. }
@@ -48,7 +48,7 @@ pub(super) fn whose(finding: &BindingFinding) -> (&str, &[u32]) {
 
 /// Sentence about a finding.
 pub(super) fn sentence(finding: &BindingFinding) -> String {
-    let (host, ranks) = whose(finding);
+    let (host, ranks) = host_and_ranks(finding);
     let who = match host {
         "" => rank_words(ranks),
         host => format!("{} on {}", rank_words(ranks), printable(host)),

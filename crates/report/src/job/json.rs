@@ -191,7 +191,7 @@ pub fn job_json(content: &JobContent) -> String {
     };
     let launcher = content.launcher();
     let finding = |finding| {
-        let (host, ranks) = binding::whose(finding);
+        let (host, ranks) = binding::host_and_ranks(finding);
         Finding {
             kind: binding::kind(finding),
             host,

@@ -151,9 +151,9 @@ impl LabCounts {
             tlb_misses: count(LabCount::TlbMisses),
             stall_s: 0.0,
             queue_s: 0.0,
-            hit_s: count(LabCount::HitFs) as f64 / FS_PER_S,
-            tlb_s: count(LabCount::TlbFs) as f64 / FS_PER_S,
-            walk_s: count(LabCount::WalkFs) as f64 / FS_PER_S,
+            hit_s: count(LabCount::CacheHitTimeFs) as f64 / FS_PER_S,
+            tlb_s: count(LabCount::TlbMissTimeFs) as f64 / FS_PER_S,
+            walk_s: count(LabCount::PageWalkWaitFs) as f64 / FS_PER_S,
             nodes: (0..nodes)
                 .map(|node| LabNode {
                     node,

@@ -27,7 +27,7 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// `tsc=reliable`: emulated time stamp counters follow guest time exactly, so the kernel need not watch them.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 tsc=reliable";
 /// Kernel messages that put the guest's clock or scheduling in doubt.
-const DOUBTS: [&str; 5] = [
+const UNRELIABLE_CLOCK_MESSAGES: [&str; 5] = [
     "clocksource: Marking",
     "unstable",
     "soft lockup",
@@ -67,16 +67,16 @@ impl Drop for Interrupts {
 }
 
 /// A running emulator, which is killed on drop.
-pub(super) struct Running(pub Child);
+pub(super) struct EmulatorProcess(pub Child);
 
-impl Drop for Running {
+impl Drop for EmulatorProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Running {
+impl EmulatorProcess {
     /// Processor time of the emulator.
     fn processor_time(&self) -> Option<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).ok()?;
@@ -136,14 +136,14 @@ pub(super) struct Guest<'a> {
 }
 
 /// How a guest ended.
-pub(super) struct Ended {
+pub(super) struct GuestEnd {
     pub status: u8,
     pub warnings: Vec<String>,
 }
 
 impl Guest<'_> {
     /// Runs the guest to its end. With `kept`, the guest continues from a booted guest, which is made if it is missing.
-    pub fn run(&self, kept: Option<&Path>, print: LabPrinter<'_>) -> Result<Ended, Error> {
+    pub fn run(&self, kept: Option<&Path>, print: LabPrinter<'_>) -> Result<GuestEnd, Error> {
         let _interrupts = Interrupts::take();
         let Some(kept) = kept else {
             return self.run_from(&Beginning::Boot, print);
@@ -163,7 +163,7 @@ impl Guest<'_> {
     }
 
     /// Fails if an interrupt has come, or the boot has exceeded its limit.
-    pub(super) fn check(&self, emulator: &Running, begun: Instant) -> Result<(), Error> {
+    pub(super) fn check(&self, emulator: &EmulatorProcess, begun: Instant) -> Result<(), Error> {
         if INTERRUPTED.load(Ordering::Relaxed) != 0 {
             return Err(Error::Interrupted);
         }
@@ -177,7 +177,11 @@ impl Guest<'_> {
         Ok(())
     }
 
-    fn run_from(&self, beginning: &Beginning<'_>, print: LabPrinter<'_>) -> Result<Ended, Error> {
+    fn run_from(
+        &self,
+        beginning: &Beginning<'_>,
+        print: LabPrinter<'_>,
+    ) -> Result<GuestEnd, Error> {
         let mut emulator = self.start(beginning)?;
         let begun = Instant::now();
         let mut output = [("stdout", LabStream::Output), ("stderr", LabStream::Error)]
@@ -213,7 +217,7 @@ impl Guest<'_> {
         }
     }
 
-    pub(super) fn start(&self, beginning: &Beginning<'_>) -> Result<Running, Error> {
+    pub(super) fn start(&self, beginning: &Beginning<'_>) -> Result<EmulatorProcess, Error> {
         let path = &self.parts.emulator;
         let messages = self.folders.own.join("emulator");
         let messages = File::create(&messages).at(&messages, "can't be written")?;
@@ -249,7 +253,7 @@ impl Guest<'_> {
                 Ok(())
             });
         }
-        Ok(Running(command.spawn().at(path, "can't be run")?))
+        Ok(EmulatorProcess(command.spawn().at(path, "can't be run")?))
     }
 
     /// Arguments that determine the guest's boot.
@@ -346,7 +350,7 @@ impl Guest<'_> {
     }
 
     /// Result of an emulator that has ended.
-    pub(super) fn ended(&self, booted: bool) -> Result<Ended, Error> {
+    pub(super) fn ended(&self, booted: bool) -> Result<GuestEnd, Error> {
         let console = self.read(&self.folders.own, "console");
         if !booted {
             let message = self.read(&self.folders.own, "emulator");
@@ -381,12 +385,14 @@ impl Guest<'_> {
             ));
         }
         for line in log.lines().map(str::trim) {
-            let doubtful = DOUBTS.iter().any(|words| line.contains(words));
+            let doubtful = UNRELIABLE_CLOCK_MESSAGES
+                .iter()
+                .any(|words| line.contains(words));
             if doubtful && !warnings.iter().any(|known| known == line) {
                 warnings.push(line.to_owned());
             }
         }
-        Ok(Ended { status, warnings })
+        Ok(GuestEnd { status, warnings })
     }
 }
 

@@ -32,7 +32,7 @@ impl Guest<'_> {
         };
         let mut hash = DefaultHasher::new();
         self.fixed_arguments()?.hash(&mut hash);
-        self.machine.pace().hash(&mut hash);
+        self.machine.timing_lines().hash(&mut hash);
         for path in [&self.parts.emulator, &self.parts.kernel] {
             let metadata = fs::metadata(path).at(path, "can't be read")?;
             let modified = (metadata.mtime(), metadata.mtime_nsec());

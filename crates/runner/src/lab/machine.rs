@@ -23,7 +23,7 @@ const DISTANCE_MAX: f64 = 254.0;
 
 /// Start of the model.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Warmth {
+pub(super) struct ModelStart {
     /// Number of begin marks before the model starts.
     pub begin_marks: u64,
     /// Instructions from the start that warm the caches and are not counted.
@@ -51,7 +51,7 @@ impl LabMachine {
         argument: &str,
         cpus: Option<u32>,
         memory_mib: u32,
-        warmth: Warmth,
+        warmth: ModelStart,
     ) -> Result<Self, Error> {
         let (machine, cut) = with_cpus(machine, cpus)?;
         let (tracing, mut assumed) = Tracing::new(&machine, argument, &TraceOptions::default())
@@ -102,7 +102,7 @@ impl LabMachine {
     }
 
     /// Lines of the setup on instructions and quanta, which determine the time of an unmodelled guest.
-    pub fn pace(&self) -> Vec<&str> {
+    pub fn timing_lines(&self) -> Vec<&str> {
         let lines = self.lab_setup.lines();
         let names = ["instruction_fs", "quantum_ns", "pause_ns"];
         lines
@@ -272,7 +272,7 @@ fn lab_setup(
     timing: &Timing,
     line_bytes: u32,
     memory_mib: u32,
-    warmth: Warmth,
+    warmth: ModelStart,
 ) -> Result<String, String> {
     let fs = |ns: f64| (ns * FS_PER_NS).round() as u64;
     let line_fs = |bytes_per_s: f64| fs(f64::from(line_bytes) / bytes_per_s * 1e9);
@@ -325,7 +325,13 @@ mod tests {
     use super::*;
 
     fn lab(name: &str, cpus: Option<u32>) -> Result<LabMachine, Error> {
-        LabMachine::new(&preset(name).unwrap(), name, cpus, 64, Warmth::default())
+        LabMachine::new(
+            &preset(name).unwrap(),
+            name,
+            cpus,
+            64,
+            ModelStart::default(),
+        )
     }
 
     #[test]
@@ -404,7 +410,7 @@ mod tests {
     fn a_node_without_cpus_is_reached_from_the_nearest() {
         let mut machine = preset("carrefour-a").unwrap();
         machine.nodes[3].cpus.clear();
-        let machine = LabMachine::new(&machine, "cut", Some(3), 64, Warmth::default()).unwrap();
+        let machine = LabMachine::new(&machine, "cut", Some(3), 64, ModelStart::default()).unwrap();
         let arguments = machine.emulator_arguments().join(" ");
         assert!(
             arguments.contains("node,nodeid=3,memdev=memory3,initiator=1"),
@@ -417,7 +423,7 @@ mod tests {
     fn a_machine_without_caches_is_refused() {
         let mut machine = preset("carrefour-a").unwrap();
         machine.caches.clear();
-        let error = LabMachine::new(&machine, "mine.toml", None, 64, Warmth::default())
+        let error = LabMachine::new(&machine, "mine.toml", None, 64, ModelStart::default())
             .err()
             .unwrap();
         assert!(error.to_string().contains("no caches"), "{error}");

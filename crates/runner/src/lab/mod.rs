@@ -30,7 +30,7 @@ use crate::TracerPlugin;
 use crate::error::{Error, IoContext, NO_FOLDER, check_command};
 use guest::Guest;
 use kernel::KernelSymbols;
-use machine::{LabMachine, Warmth};
+use machine::{LabMachine, ModelStart};
 
 /// Options of a run in the lab.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
         &options.machine,
         options.cpus,
         options.memory_mib,
-        Warmth {
+        ModelStart {
             begin_marks: options.modelled_from.begin_marks(),
             warm_up_instructions: options.warm_up_instructions,
         },
@@ -157,12 +157,12 @@ pub fn lab(options: &LabOptions, print: LabPrinter<'_>) -> Result<LabRun, Error>
     };
     let stopping = machine.lab_setup.replace("stop_booted 0", "stop_booted 1");
     let script = guest_script(&options.command, options.before.as_deref());
-    folders.tell("script", &script)?;
+    folders.write_for_guest("script", &script)?;
     if shell {
-        folders.tell("shell", b"")?;
+        folders.write_for_guest("shell", b"")?;
     }
     if let Some(share) = &folders.share {
-        folders.tell("share", text(share)?.as_bytes())?;
+        folders.write_for_guest("share", text(share)?.as_bytes())?;
     }
     let initramfs = folders.own.join("initramfs");
     initramfs::write(&parts, &initramfs)?;
@@ -256,7 +256,7 @@ impl Folders {
     }
 
     /// Writes a file for the guest's first process.
-    fn tell(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+    fn write_for_guest(&self, name: &str, content: &[u8]) -> Result<(), Error> {
         let path = self.work.join(name);
         fs::write(&path, content).at(&path, "can't be written")
     }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_grew_is_told_by_who_did_it() {
+    fn page_counters_are_reported_by_cause() {
         let before = "numa_pages_migrated 10\npgmigrate_success 12\npgmigrate_fail 0\npgfault 7\nthp_collapse_alloc 1\n";
         let after = "numa_pages_migrated 15\npgmigrate_success 47\npgmigrate_fail 2\npgfault 9\nthp_collapse_alloc 2\n";
         let pages = LabPages::parse(before, after).unwrap();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn implausible_page_counters_are_refused() {
         let huge = format!("pgfault 1\nthp_collapse_alloc {}\n", u64::MAX);
         for (before, after) in [
             ("", ""),

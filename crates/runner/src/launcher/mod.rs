@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_of_the_environment_are_left_aside() {
+    fn invalid_environment_variables_are_ignored() {
         let with = |name: &str, value: &str| {
             let mut variables = SLURM.to_vec();
             variables.retain(|(known, _)| *known != name);

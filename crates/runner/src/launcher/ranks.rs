@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_ranks_is_named() {
+    fn invalid_lists_of_ranks_are_named() {
         for text in [
             "",
             "0,",

@@ -84,16 +84,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_is_told_once_and_the_sampler_goes_on() {
+    fn the_first_failure_is_reported_once_and_sampling_continues() {
         let folder = tempfile::tempdir().unwrap();
         let machine = nearpage_machine::preset("opteron-4").unwrap();
         let metadata = Metadata::begun(Source::Clock, SystemTime::now(), machine.node_ids());
         let log = LogWriter::create(&folder.path().join("r"), metadata, &machine).unwrap();
-        let told = RefCell::new(Vec::new());
-        let say = |line: &str| told.borrow_mut().push(line.to_owned());
+        let lines = RefCell::new(Vec::new());
+        let say = |line: &str| lines.borrow_mut().push(line.to_owned());
         let mut sink = LogSink::new(log, &say);
         sink.events(&[]).unwrap();
-        assert!(told.borrow().is_empty());
+        assert!(lines.borrow().is_empty());
 
         let full = |_: &mut LogWriter| {
             Err(nearpage_recording::Error::SamplesOnly(PathBuf::from(
@@ -105,11 +105,11 @@ mod tests {
         sink.accesses(&[]).unwrap();
         let error = sink.into_log().map(drop).unwrap_err();
         assert_eq!(error.to_string(), "the recording is incomplete");
-        let told = told.into_inner();
-        assert_eq!(told.len(), 1);
+        let lines = lines.into_inner();
+        assert_eq!(lines.len(), 1);
         assert!(
-            told[0].starts_with("recording stops here, what is observed goes on: no space"),
-            "{told:?}"
+            lines[0].starts_with("recording stops here, what is observed goes on: no space"),
+            "{lines:?}"
         );
     }
 }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use nearpage_machine::Machine;
 use nearpage_recording::{Attached, Metadata, RateChange, SampleCounts};
-use nearpage_sampler::{Choice, Options, Summary, Target, UNMEASURED_RATE_HZ};
+use nearpage_sampler::{Options, SourceChoice, Summary, Target, UNMEASURED_RATE_HZ};
 
 use super::ObserveOptions;
 use super::program::ObservedProgram;
@@ -15,7 +15,7 @@ use crate::launcher;
 pub(super) fn at_start(
     options: &ObserveOptions,
     sampling: &Options,
-    choice: &Choice,
+    choice: &SourceChoice,
     program: &ObservedProgram,
     machine: &Machine,
 ) -> Metadata {
@@ -46,7 +46,7 @@ pub(super) fn at_start(
 }
 
 /// Sets the source of the accesses, and the sampling rate.
-pub(super) fn set_source(metadata: &mut Metadata, sampling: &Options, choice: &Choice) {
+pub(super) fn set_source(metadata: &mut Metadata, sampling: &Options, choice: &SourceChoice) {
     let rate_hz = sampling.rate_hz.unwrap_or(UNMEASURED_RATE_HZ);
     metadata.rate_hz = if choice.fixed_period { 0.0 } else { rate_hz };
     metadata.source = choice.source;

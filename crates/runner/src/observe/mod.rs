@@ -18,8 +18,8 @@ use nearpage_recording::{
     UnsampledPrograms,
 };
 use nearpage_sampler::{
-    AccessSelection, Choice, DEFAULT_MAX_OVERHEAD, Options, PmuOptions, RequestedSource, Sampler,
-    State, Summary, Target, choose_source, shell_status,
+    AccessSelection, DEFAULT_MAX_OVERHEAD, Options, PmuOptions, RequestedSource, Sampler,
+    SourceChoice, State, Summary, Target, choose_source, shell_status,
 };
 
 pub use self::compared::ComparedRun;
@@ -47,7 +47,7 @@ pub struct ObserveOptions {
     /// Options of the PMU, if it is the source.
     pub pmu: PmuOptions,
     /// Selection of the accesses to keep.
-    pub wanted: AccessSelection,
+    pub selection: AccessSelection,
     /// Samples per second and CPU; `None`: as many as have a low cost on this machine.
     pub rate_hz: Option<f64>,
     /// Limit of the share of the program's time that sampling takes. `None`: the sample budget, or no limit if a rate
@@ -77,7 +77,7 @@ impl ObserveOptions {
             replace: false,
             source: RequestedSource::Auto,
             pmu: PmuOptions::default(),
-            wanted: AccessSelection::default(),
+            selection: AccessSelection::default(),
             rate_hz: None,
             max_overhead: None,
             after: Duration::ZERO,
@@ -192,11 +192,11 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
 fn sampling_options(
     options: &ObserveOptions,
     program: &ObservedProgram,
-) -> Result<(Options, Choice), Error> {
+) -> Result<(Options, SourceChoice), Error> {
     let mut sampling = Options::new(options.target.clone());
     sampling.source = options.source;
     sampling.pmu = options.pmu;
-    sampling.wanted = options.wanted.clone();
+    sampling.selection = options.selection.clone();
     sampling.preload = match &program.without_library {
         None => Ok(()),
         Some(reason) => Err(nearpage_sampler::NoPreload(reason.clone())),

@@ -43,7 +43,7 @@ fn remembered(
     measure: impl FnOnce() -> Result<Calibration, Error>,
 ) -> Result<Calibration, Error> {
     let mut known = MeasuredCosts::read(file).unwrap_or_default();
-    known.machines.retain(|one| one.is_of(now_days));
+    known.machines.retain(|one| one.is_valid(now_days));
     let at = known
         .machines
         .iter()
@@ -153,7 +153,7 @@ impl MachineSampleCost {
     }
 
     /// Is the entry plausible, and not too old?
-    fn is_of(&self, now_days: u64) -> bool {
+    fn is_valid(&self, now_days: u64) -> bool {
         let costs = [self.close_cost_ns, self.sample_cost_ns];
         let is_recent =
             (self.measured_days..self.measured_days.saturating_add(DAYS_MAX)).contains(&now_days);
@@ -214,7 +214,7 @@ pub fn fuzz(bytes: &[u8]) {
     let Some(mut known) = known else {
         return;
     };
-    known.machines.retain(|one| one.is_of(DAY));
+    known.machines.retain(|one| one.is_valid(DAY));
     let found = |known: &MeasuredCosts| -> Vec<Calibration> {
         known
             .machines
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_told_by_kernel_processor_and_boot() {
+    fn a_machine_is_identified_by_kernel_processor_and_boot() {
         let here = Machine::here(Path::new("/proc"), false).unwrap();
         assert!(!here.kernel.is_empty() && !here.boot.is_empty());
         assert_ne!(

@@ -11,8 +11,8 @@ fn options(target: Target) -> ObserveOptions {
     ObserveOptions::new("r".into(), target)
 }
 
-fn choice(source: Source) -> Choice {
-    Choice {
+fn choice(source: Source) -> SourceChoice {
+    SourceChoice {
         source,
         line: "the line about it".to_owned(),
         fixed_period: false,
@@ -65,7 +65,7 @@ fn metadata_says_how_the_command_was_sampled() {
     };
     let mut sampling = Options::new(options.target.clone());
     sampling.rate_hz = Some(500.0);
-    let made = |sampling: &Options, choice: &Choice| {
+    let made = |sampling: &Options, choice: &SourceChoice| {
         metadata::at_start(&options, sampling, choice, &program, &machine)
     };
 
@@ -79,7 +79,7 @@ fn metadata_says_how_the_command_was_sampled() {
     assert_eq!(clock.calibration, Calibration::default().to_string());
 
     // A PMU measures latency itself, so its capabilities take the place of a calibration.
-    let by_period = Choice {
+    let by_period = SourceChoice {
         fixed_period: true,
         ..choice(Source::Pmu)
     };
@@ -164,7 +164,7 @@ fn rates_are_kept_only_where_the_rate_changed() {
 }
 
 #[test]
-fn nothing_is_said_of_a_recording_without_losses() {
+fn a_recording_without_losses_has_no_notes_of_losses() {
     let summary = summary();
     let counts = metadata::counts(&summary);
     assert_eq!(
@@ -174,7 +174,7 @@ fn nothing_is_said_of_a_recording_without_losses() {
 }
 
 #[test]
-fn what_was_lost_is_told_with_its_remedy() {
+fn losses_are_reported_with_the_remedy() {
     let mut summary = summary();
     summary.records.lost = 3;
     summary.records.throttled = 1;
@@ -266,7 +266,7 @@ fn the_sampler_is_told_what_was_asked_for() {
 }
 
 #[test]
-fn what_was_attached_to_goes_on_and_that_is_success() {
+fn attached_processes_continue_and_the_command_succeeds() {
     let observed = |state, attached| Observed {
         source: Source::Clock,
         state,

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_collector_that_is_down_does_not_get_is_counted_and_told_once() {
+    fn profiles_lost_by_an_absent_collector_are_counted_and_reported_once() {
         let collector = down();
         for number in 0..2 * WAITING_MAX {
             collector.post(vec![number as u8]);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_where_nothing_was_posted() {
+    fn no_trouble_is_reported_without_a_post() {
         assert_eq!(down().finish(), None);
     }
 }

@@ -34,13 +34,13 @@ pub(super) struct Profiles {
     /// Process and page for each number in reports.
     numbers: FxHashMap<u32, (u16, u64)>,
     mappings: FxHashMap<u16, ReadMappings>,
-    known: FxHashMap<u16, Known>,
+    known: FxHashMap<u16, KnownProcess>,
     sums: BTreeMap<u16, FxHashMap<Key, Sum>>,
     rows: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownProcess {
     pid: u32,
     name: String,
     /// Time that a sample of the process stands for, as of the latest interval.
@@ -173,7 +173,7 @@ impl Profiles {
                 .known
                 .get(&time.process)
                 .map_or(0.0, |known| known.cost_ns);
-            let known = Known {
+            let known = KnownProcess {
                 pid: logged.pid,
                 name: printable(&logged.name),
                 // Each sample stands for an equal share of the lost time.

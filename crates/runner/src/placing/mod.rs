@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_the_plan_is_read_from_the_summary() {
+    fn outcome_of_a_plan_is_read_from_the_summary() {
         let placing = placing(&["a"]);
         assert!(placing.outcome()[0].starts_with("nothing was placed"));
         let lines = r#"{"pid":1,"mechanism":"bind","rules":[{"number":0,"objects":1,"pages":2,"bytes":8192}]}

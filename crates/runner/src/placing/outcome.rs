@@ -72,19 +72,19 @@ impl Placed {
             threads_pinned: processes.iter().map(|process| process.pins.pinned).sum(),
             threads_not_pinned: processes.iter().map(|process| process.pins.failed).sum(),
             processes: pids.len() as u64,
-            processes_unknown: silent(processes) as u64,
+            processes_unknown: processes_without_end(processes) as u64,
             words,
         }
     }
 }
 
 /// Number of processes that began and did not report at their end.
-fn silent(processes: &[ProcessSummary]) -> usize {
-    let mut silent: HashMap<u32, i64> = HashMap::new();
+fn processes_without_end(processes: &[ProcessSummary]) -> usize {
+    let mut open: HashMap<u32, i64> = HashMap::new();
     for process in processes {
-        *silent.entry(process.pid).or_default() += if process.began { 1 } else { -1 };
+        *open.entry(process.pid).or_default() += if process.began { 1 } else { -1 };
     }
-    silent.values().filter(|began| **began > 0).count()
+    open.values().filter(|began| **began > 0).count()
 }
 
 /// Sums of each rule over all processes.
@@ -130,8 +130,8 @@ pub(super) fn outcome(
     rule_names: &[String],
     phases: &[Option<String>],
 ) -> Vec<String> {
-    let silent = silent(processes);
-    if silent > 0 && processes.iter().all(|process| process.began) {
+    let without_end = processes_without_end(processes);
+    if without_end > 0 && processes.iter().all(|process| process.began) {
         return vec![
             "what was placed is not known: the command ended abruptly, most likely by a signal, or could not tell"
                 .to_owned(),
@@ -159,10 +159,10 @@ pub(super) fn outcome(
         };
         lines.push(format!("{} pinned{failed}", counted(pinned, "thread")));
     }
-    if silent > 0 {
+    if without_end > 0 {
         lines.push(format!(
             "{} ended abruptly, most likely by a signal: what was placed there is not known",
-            counted(silent as u64, "process")
+            counted(without_end as u64, "process")
         ));
     }
     if let Some(errno) = processes.iter().find_map(|process| process.bind_refused) {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_change_places_are_told_by_phase() {
+    fn threads_that_change_places_are_reported_by_phase() {
         let said = |phases: &[&str]| {
             let line = |phases: &&str| format!(r#"{{"pid":1,"phases":[{phases}]}}"#);
             let lines = phases.iter().map(line);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_unmatched_memory_is_told_by_processes() {
+    fn outcome_for_unmatched_memory_is_that_of_its_processes() {
         let said = |processes: &[(u32, &str)]| {
             let line = |&(pid, unmatched): &(u32, &str)| {
                 let line = format!(

@@ -162,8 +162,7 @@ impl RuleSummary {
             troubles.push(format!("{count} × {call} failed: {reason}"));
         }
         if self.ignored {
-            troubles
-                .push("the rule makes no sense to the preload library and was ignored".to_owned());
+            troubles.push("the rule is invalid, and the preload library ignored it".to_owned());
         }
         troubles
     }

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_overrules_plans_and_the_first_plan_the_others() {
+    fn options_override_plans_and_the_first_plan_the_others() {
         for (threads, name, pinning) in [
             (ThreadPlacement::Compact, "compact", Pinning::Teams),
             (ThreadPlacement::None, "none", Pinning::None),

@@ -152,7 +152,7 @@ fn the_plans_parameters_are_autos() {
 }
 
 #[test]
-fn an_error_is_told_with_its_causes() {
+fn errors_are_printed_with_their_causes() {
     let error = Error::File {
         path: "/a".into(),
         failure: "can't be run",
@@ -215,7 +215,7 @@ fn plans_that_do_worse_than_first_touch_are_warned_about() {
 }
 
 #[test]
-fn a_rank_follows_its_groups_part_and_others_are_told_why() {
+fn a_rank_follows_its_groups_part_and_others_get_the_reason() {
     let group = |ranks: &str, local_ranks: &str, program: &str| {
         format!(
             "[[group]]\nranks = \"{ranks}\"\nlocal_ranks = \"{local_ranks}\"\n[[group.plan]]\n\

@@ -32,17 +32,17 @@ impl Emulator {
         let folders = env::split_paths(&path).collect();
         files_in(folders)
             .into_iter()
-            .filter_map(Self::ask)
+            .filter_map(Self::query)
             .collect()
     }
 
-    fn ask(path: PathBuf) -> Option<Self> {
-        let ask = |option: &str| -> Option<String> {
+    fn query(path: PathBuf) -> Option<Self> {
+        let query = |option: &str| -> Option<String> {
             let output = Command::new(&path).arg(option).output().ok()?;
             Some(String::from_utf8_lossy(&output.stdout).into_owned())
         };
-        let version = version(&ask("--version")?);
-        let loads_plugins = takes_plugins(&ask("-h")?);
+        let version = version(&query("--version")?);
+        let loads_plugins = takes_plugins(&query("-h")?);
         Some(Self {
             path,
             version,

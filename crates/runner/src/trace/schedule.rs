@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_only_be_simulated_is_refused() {
+    fn policies_that_only_simulate_are_refused() {
         let error = read("scheduler = \"affinity\"\n").unwrap_err();
         assert!(matches!(error, Error::ScheduleNotPinned(_)), "{error}");
         for text in [

@@ -43,7 +43,7 @@ fn metadata_says_what_is_traced_and_how_threads_are_laid_out() {
 }
 
 #[test]
-fn what_was_assumed_of_the_machine_is_told() {
+fn assumptions_about_the_machine_are_reported() {
     let machine = nearpage_machine::preset("flash-8").unwrap();
     let subject = Subject {
         program: "/bin/cg".into(),
@@ -54,10 +54,10 @@ fn what_was_assumed_of_the_machine_is_told() {
     };
     assert_eq!(subject.notes(&machine, &[]), ["of the words"]);
     let assumed = ["caches", "a clock"].map(str::to_owned);
-    let told = format!("{}: assumed caches, a clock", machine.name);
+    let assumption = format!("{}: assumed caches, a clock", machine.name);
     assert_eq!(
         subject.notes(&machine, &assumed),
-        ["of the words".to_owned(), told]
+        ["of the words".to_owned(), assumption]
     );
 }
 
@@ -117,8 +117,8 @@ fn the_tracer_is_told_in_a_file_beside_the_logs() {
     let folders = Folders::of(&log).unwrap();
     let setup = folders.write_setup(&mut log).unwrap();
     assert_eq!(setup.parent(), Some(folders.logs.as_path()));
-    let told = fs::read_to_string(setup).unwrap();
-    assert_eq!(told, tracing(&machine).setup);
+    let written = fs::read_to_string(setup).unwrap();
+    assert_eq!(written, tracing(&machine).setup);
     assert!(has_no_trace(&folders.traces).unwrap());
     fs::write(folders.traces.join("1.trace"), "").unwrap();
     assert!(!has_no_trace(&folders.traces).unwrap());

@@ -5,7 +5,7 @@ use nearpage_recording::{Access, AccessKind, Level, Resolution, ThreadIndex};
 
 use super::Follower;
 use crate::architecture::GENERAL_REGISTERS;
-use crate::lookaside::Sampled;
+use crate::lookaside::LookasideEntry;
 use crate::pmu::{MemorySample, Observation, PmuEvent};
 use crate::record::{self, Sample};
 use crate::verdict::{Register, RegisterValues, THREAD_POINTER, Verdict};
@@ -30,16 +30,19 @@ impl RegisterValues for SampleRegisters<'_> {
 impl Follower {
     /// The sampled thread, if its samples count.
     #[inline]
-    pub(super) fn sampled(&mut self, origin: &record::Origin) -> Option<(Sampled, ThreadIndex)> {
+    pub(super) fn sampled_thread(
+        &mut self,
+        origin: &record::Origin,
+    ) -> Option<(LookasideEntry, ThreadIndex)> {
         let sampled = match self.lookaside.find(origin.pid, origin.tid) {
             Some(sampled) => sampled,
-            None => self.look_for(origin),
+            None => self.look_up(origin),
         };
         sampled.thread.map(|thread| (sampled, thread))
     }
 
     #[cold]
-    fn look_for(&mut self, origin: &record::Origin) -> Sampled {
+    fn look_up(&mut self, origin: &record::Origin) -> LookasideEntry {
         let &record::Origin {
             pid, tid, time_ns, ..
         } = origin;
@@ -47,7 +50,7 @@ impl Follower {
             self.meet(pid);
             self.admits(pid)
         };
-        let sampled = Sampled {
+        let sampled = LookasideEntry {
             pid,
             tid,
             thread: counts.then(|| self.thread(time_ns, pid, tid)),
@@ -67,14 +70,14 @@ impl Follower {
         &mut self,
         origin: record::Origin,
         sample: Sample<'_>,
-        sampled: Sampled,
+        sampled: LookasideEntry,
         thread: ThreadIndex,
     ) {
         let periods = self.periods_at(origin.time_ns);
         let (periods, period_ns) = self.period.of(periods, sample.period_ns as f32);
         self.taken += 1;
         self.taken_ns += f64::from(period_ns) * f64::from(periods);
-        let counts = self.threads.seen_on(thread, origin.cpu);
+        let counts = self.threads.count_on(thread, origin.cpu);
         if !sample.user {
             counts.kernel += 1;
             return;
@@ -88,8 +91,8 @@ impl Follower {
         let space = self.spaces.at(sampled.space);
         let place = space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes);
         let thread_pointer = place.needs_thread_pointer.then(|| {
-            let told = sample.thread_pointer::<GENERAL_REGISTERS>();
-            told.or_else(|| self.thread_pointers.of(origin.pid, origin.tid))
+            let pointer = sample.thread_pointer::<GENERAL_REGISTERS>();
+            pointer.or_else(|| self.thread_pointers.of(origin.pid, origin.tid))
         });
         let registers = SampleRegisters {
             general,
@@ -155,12 +158,12 @@ impl Follower {
         &mut self,
         origin: record::Origin,
         sample: MemorySample,
-        sampled: Sampled,
+        sampled: LookasideEntry,
         thread: ThreadIndex,
     ) {
         let periods = self.periods_at(origin.time_ns);
         self.taken += 1;
-        let counts = self.threads.seen_on(thread, origin.cpu);
+        let counts = self.threads.count_on(thread, origin.cpu);
         if !sample.user {
             counts.kernel += 1;
             return;

@@ -139,7 +139,7 @@ fn hardware_samples_become_accesses_with_weight_and_cost() {
 }
 
 #[test]
-fn only_what_is_wanted_is_kept() {
+fn only_selected_accesses_are_kept() {
     use crate::filter::AccessSelection;
     use crate::pmu::{Form, Precise};
     let identifiers = Identifiers {
@@ -162,9 +162,9 @@ fn only_what_is_wanted_is_kept() {
     };
     // TLB hit, TLB miss, unknown.
     let (hit, miss, silent) = (0x102_6810_0142, 0x104_5010_0442, 0x508_0022);
-    let followed = |wanted: AccessSelection, event| {
+    let followed = |selection: AccessSelection, event| {
         let mut follower = Follower::new(SkidSide::Before, identifiers.clone());
-        follower.filter = Filter::new(wanted);
+        follower.filter = Filter::new(selection);
         follower.hardware.event = event;
         for data_src in [hit, miss, silent] {
             for address in [0x1000, 0x2000] {
@@ -217,7 +217,7 @@ fn running_process() -> tempfile::TempDir {
 
 /// A process in `/proc` is met by its records.
 #[test]
-fn what_was_running_is_met_when_its_records_come() {
+fn processes_from_before_are_entered_at_their_first_record() {
     let proc_root = running_process();
     let following = |members| {
         let mut follower = Follower::new(SkidSide::Before, Identifiers::default());
@@ -345,7 +345,7 @@ fn losses_beyond_counting_stay_at_the_end_of_the_scale() {
 }
 
 #[test]
-fn what_a_sink_refuses_is_an_error() {
+fn refusal_by_a_sink_is_an_error() {
     struct Full;
     impl Sink for Full {
         fn accesses(&mut self, _: &[Access]) -> io::Result<()> {
@@ -390,7 +390,7 @@ fn happen(follower: &mut Follower, time_ns: u64, kind: u8, pid: u32, tid: u32) {
 
 proptest! {
     #[test]
-    fn what_is_kept_from_sample_to_sample_changes_nothing(
+    fn caches_between_samples_change_no_result(
         trace_events in prop::collection::vec((0u8..16, 1u32..4, 1u32..6), 0..200),
         attached in any::<bool>(),
     ) {

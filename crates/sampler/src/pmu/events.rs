@@ -1,6 +1,5 @@
 //! Finds a machine's events that sample memory accesses, and their attributes.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -10,6 +9,7 @@ use nearpage_recording::AccessKind;
 
 use super::devices::Device;
 use super::sample::{Form, IBS_SAMPLE, PRECISE_SAMPLE};
+use crate::levels::kernel_rate_limit_hz;
 use crate::perf_event::{PerfEvent, Scope, device_attributes};
 
 /// Default latency in cycles below which loads are left out: the core's own caches serve them, and placement does not
@@ -57,24 +57,25 @@ impl PmuOptions {
         sys_root: &Path,
         proc_root: &Path,
     ) -> Result<Vec<MemoryEvent>, String> {
-        let pace = match self.period {
-            Some(period) => Pace::Period(period),
-            None => Pace::Rate(rate_hz.min(max_rate_hz(proc_root))),
+        let rate_or_period = match self.period {
+            Some(period) => RateOrPeriod::Period(period),
+            None => {
+                let limit_hz = kernel_rate_limit_hz(proc_root).unwrap_or(f64::INFINITY);
+                RateOrPeriod::Rate(rate_hz.min(limit_hz))
+            }
         };
         let devices = Device::all(sys_root);
-        memory_events(&devices, self.event, self.min_latency_cycles(), pace)
+        memory_events(
+            &devices,
+            self.event,
+            self.min_latency_cycles(),
+            rate_or_period,
+        )
     }
 }
 
-/// Highest rate that the kernel allows.
-fn max_rate_hz(proc_root: &Path) -> f64 {
-    let path = proc_root.join("sys/kernel/perf_event_max_sample_rate");
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.trim().parse().unwrap_or(f64::INFINITY)
-}
-
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pace {
+pub(crate) enum RateOrPeriod {
     /// Samples per second of a thread's time; the kernel adapts the period.
     Rate(f64),
     /// Events between two samples.
@@ -131,16 +132,16 @@ pub(crate) fn memory_events(
     devices: &[Device],
     event: PmuEvent,
     min_latency_cycles: u32,
-    pace: Pace,
+    rate_or_period: RateOrPeriod,
 ) -> Result<Vec<MemoryEvent>, String> {
     let mut events = Vec::new();
     for device in devices {
         if device.name == "ibs_op" {
-            events.push(ibs(device, pace)?);
+            events.push(ibs(device, rate_or_period)?);
         } else if device.name.starts_with("arm_spe_") {
-            events.push(spe(device, event, pace)?);
+            events.push(spe(device, event, rate_or_period)?);
         } else {
-            events.extend(precise(device, min_latency_cycles, pace)?);
+            events.extend(precise(device, min_latency_cycles, rate_or_period)?);
         }
     }
     Ok(events)
@@ -150,7 +151,7 @@ pub(crate) fn memory_events(
 fn precise(
     device: &Device,
     min_latency_cycles: u32,
-    pace: Pace,
+    rate_or_period: RateOrPeriod,
 ) -> Result<Vec<MemoryEvent>, String> {
     let mut events = Vec::new();
     for (event, kind) in [
@@ -180,7 +181,7 @@ fn precise(
             .get("max_precise")
             .map_or(2, |most| 2.min(*most));
         attributes.flags |= precision << flag::PRECISE_IP_SHIFT;
-        set_pace(&mut attributes, pace);
+        set_rate_or_period(&mut attributes, rate_or_period);
         events.push(MemoryEvent {
             name: name + "/",
             cpus: device.cpus.clone(),
@@ -194,7 +195,7 @@ fn precise(
 }
 
 /// AMD's IBS samples any op: by count of ops if the model can (`cnt_ctl`), else by count of cycles.
-fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
+fn ibs(device: &Device, rate_or_period: RateOrPeriod) -> Result<MemoryEvent, String> {
     let has = |field| device.format.contains_key(field);
     let mut terms = Vec::new();
     terms.extend(has("cnt_ctl").then_some("cnt_ctl"));
@@ -207,10 +208,10 @@ fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
     }
     attributes.sample_type = IBS_SAMPLE;
     // The period is a multiple of 16.
-    set_pace(
+    set_rate_or_period(
         &mut attributes,
-        match pace {
-            Pace::Period(period) => Pace::Period(period.max(16) & !15),
+        match rate_or_period {
+            RateOrPeriod::Period(period) => RateOrPeriod::Period(period.max(16) & !15),
             rate => rate,
         },
     );
@@ -225,7 +226,11 @@ fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
 }
 
 /// Arm's SPE samples loads and stores, with jitter in the intervals.
-fn spe(device: &Device, event: PmuEvent, pace: Pace) -> Result<MemoryEvent, String> {
+fn spe(
+    device: &Device,
+    event: PmuEvent,
+    rate_or_period: RateOrPeriod,
+) -> Result<MemoryEvent, String> {
     let wanted = ["jitter", "load_filter", "store_filter"];
     let mut terms: Vec<_> = wanted
         .into_iter()
@@ -239,9 +244,9 @@ fn spe(device: &Device, event: PmuEvent, pace: Pace) -> Result<MemoryEvent, Stri
     let mut attributes = device_attributes(device.kind, device.config(&terms)?);
     attributes.sample_type = PRECISE_SAMPLE & !AUX_HAS_NONE;
     let least = device.caps.get("min_interval").copied().unwrap_or(1);
-    attributes.sample_period = match pace {
-        Pace::Period(period) => period.max(least),
-        Pace::Rate(_) => SPE_PERIOD.max(least),
+    attributes.sample_period = match rate_or_period {
+        RateOrPeriod::Period(period) => period.max(least),
+        RateOrPeriod::Rate(_) => SPE_PERIOD.max(least),
     };
     Ok(MemoryEvent {
         name: format!("{}/{terms}/", device.name),
@@ -256,13 +261,13 @@ fn spe(device: &Device, event: PmuEvent, pace: Pace) -> Result<MemoryEvent, Stri
 /// Fields that packets provide, so that the kernel's records need not carry them.
 const AUX_HAS_NONE: u64 = st::ADDR | st::WEIGHT | st::DATA_SRC;
 
-fn set_pace(attributes: &mut Attributes, pace: Pace) {
-    match pace {
-        Pace::Rate(rate_hz) => {
+fn set_rate_or_period(attributes: &mut Attributes, rate_or_period: RateOrPeriod) {
+    match rate_or_period {
+        RateOrPeriod::Rate(rate_hz) => {
             attributes.flags |= flag::FREQ;
             attributes.sample_period = rate_hz.round() as u64;
         }
-        Pace::Period(period) => attributes.sample_period = period,
+        RateOrPeriod::Period(period) => attributes.sample_period = period,
     }
 }
 

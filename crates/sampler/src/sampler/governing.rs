@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{ObservedTarget, Sampler, now_ns};
+use crate::budgeted_rate::{BudgetedRate, SampleTotals};
 use crate::cpu_ring::{ALL_EVENTS, CpuRing};
 use crate::overhead::{Overhead, RateChange};
-use crate::pace::{Pace, SampleTotals};
 
 /// The control of the rate.
 pub(super) enum RateControl {
@@ -14,7 +14,7 @@ pub(super) enum RateControl {
     /// The governor, which limits sampling to a share of the program's time.
     Share(Overhead),
     /// The budget, which allows short runs a higher rate.
-    Budget(Box<Pace>),
+    Budget(Box<BudgetedRate>),
 }
 
 impl RateControl {
@@ -22,21 +22,21 @@ impl RateControl {
     pub fn events(&self) -> u32 {
         match self {
             Self::Fixed | Self::Share(_) => ALL_EVENTS,
-            Self::Budget(pace) => pace.setting().events,
+            Self::Budget(budgeted) => budgeted.setting().events,
         }
     }
 
     pub fn full_hz(&self) -> Option<f64> {
         match self {
             Self::Fixed | Self::Share(_) => None,
-            Self::Budget(pace) => Some(pace.full_hz()),
+            Self::Budget(budgeted) => Some(budgeted.full_hz()),
         }
     }
 
-    pub fn patience(&self, now_ns: u64) -> Duration {
+    pub fn timeout(&self, now_ns: u64) -> Duration {
         match self {
             Self::Fixed | Self::Share(_) => Duration::MAX,
-            Self::Budget(pace) => pace.patience(now_ns),
+            Self::Budget(budgeted) => budgeted.timeout(now_ns),
         }
     }
 
@@ -44,7 +44,7 @@ impl RateControl {
         match self {
             Self::Fixed => Vec::new(),
             Self::Share(overhead) => std::mem::take(&mut overhead.changes),
-            Self::Budget(pace) => std::mem::take(&mut pace.changes),
+            Self::Budget(budgeted) => std::mem::take(&mut budgeted.changes),
         }
     }
 
@@ -52,14 +52,14 @@ impl RateControl {
         match self {
             Self::Fixed => None,
             Self::Share(overhead) => overhead.sample_ns(),
-            Self::Budget(pace) => pace.sample_ns(),
+            Self::Budget(budgeted) => budgeted.sample_ns(),
         }
     }
 
     pub fn spent_ns(&self) -> Option<f64> {
         match self {
             Self::Fixed | Self::Share(_) => None,
-            Self::Budget(pace) => Some(pace.spent_ns()),
+            Self::Budget(budgeted) => Some(budgeted.spent_ns()),
         }
     }
 }
@@ -70,11 +70,11 @@ impl Sampler {
         let now_ns = now_ns();
         let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns).is_some();
         if due(&mut self.enable_at_ns) {
-            self.wanted = true;
+            self.in_window = true;
         }
         let over = due(&mut self.disable_at_ns);
         if over {
-            self.wanted = false;
+            self.in_window = false;
         }
         self.duty_cycle.switch(now_ns);
         self.switch_events();
@@ -82,7 +82,7 @@ impl Sampler {
     }
 
     fn switch_events(&mut self) {
-        let on = match self.wanted && self.duty_cycle.is_on() {
+        let on = match self.in_window && self.duty_cycle.is_on() {
             true => self.rate.events(),
             false => 0,
         };
@@ -93,8 +93,8 @@ impl Sampler {
         // Errors only occur if the process has ended.
         self.rings.iter_mut().for_each(|ring| ring.switch(on));
         let now_ns = now_ns();
-        if let RateControl::Budget(pace) = &mut self.rate {
-            pace.switched(now_ns, now_ns - began_ns);
+        if let RateControl::Budget(budgeted) = &mut self.rate {
+            budgeted.switched(now_ns, now_ns - began_ns);
             if let ObservedTarget::Attached(attached) = &mut self.observed {
                 attached.switch(on);
             }
@@ -105,7 +105,7 @@ impl Sampler {
     /// bound.
     pub fn ask_rate(&mut self, rate_hz: f64) {
         if let RateControl::Share(overhead) = &mut self.rate {
-            overhead.ask(rate_hz);
+            overhead.set_target_hz(rate_hz);
         }
     }
 
@@ -114,23 +114,23 @@ impl Sampler {
         match &mut self.rate {
             RateControl::Fixed => {}
             RateControl::Share(_) => self.govern_by_share(now_ns),
-            RateControl::Budget(pace) => {
+            RateControl::Budget(budgeted) => {
                 let seen = SampleTotals {
                     samples: self.follower.taken,
                     taken_ns: self.follower.taken_ns,
                     until_ns: self.followed_ns,
                     threads: self.follower.busy,
                 };
-                pace.take_in(seen);
+                budgeted.take_in(seen);
                 if self
                     .marks
                     .as_mut()
                     .is_some_and(|marks| marks.new_ones(now_ns))
                 {
-                    pace.mark();
+                    budgeted.mark();
                 }
-                let due = match self.wanted {
-                    true => pace.due(now_ns),
+                let due = match self.in_window {
+                    true => budgeted.due(now_ns),
                     false => None,
                 };
                 let Some(setting) = due else {

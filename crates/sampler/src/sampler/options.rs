@@ -31,7 +31,7 @@ pub struct Options {
     /// Options of the PMU source.
     pub pmu: PmuOptions,
     /// The accesses to keep.
-    pub wanted: AccessSelection,
+    pub selection: AccessSelection,
     /// Whether the preload library will be in the command, as the signal source requires; if not, the reason and the
     /// remedy for the user.
     pub preload: Result<(), NoPreload>,
@@ -70,7 +70,7 @@ impl Options {
             environment: Vec::new(),
             source: RequestedSource::default(),
             pmu: PmuOptions::default(),
-            wanted: AccessSelection::default(),
+            selection: AccessSelection::default(),
             preload: Err(NoPreload(
                 "it needs the preload library inside the command".to_owned(),
             )),

@@ -1,7 +1,6 @@
 //! Starts a recording: finds the target, chooses a source, and opens its events.
 
 use std::ops::Range;
-use std::path::Path;
 
 use nearpage_machine::{CpuId, online_cpus};
 use nearpage_recording::Source;
@@ -9,6 +8,7 @@ use nearpage_recording::Source;
 use super::governing::RateControl;
 use super::{MAX_RATE_HZ, ObservedTarget, Options, Sampler, nanoseconds, now_ns};
 use crate::attached::Attached;
+use crate::budgeted_rate::BudgetedRate;
 use crate::calibrate::{Calibration, SkidSide, UNMEASURED_RATE_HZ, calibrate_for, page_bytes};
 use crate::cpu_ring::CpuRing;
 use crate::error::Error;
@@ -18,17 +18,16 @@ use crate::found::FoundTarget;
 use crate::governor::Governor;
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
-use crate::levels::event_rates_hz;
+use crate::levels::{event_rates_hz, kernel_rate_limit_hz};
 use crate::marks::Marks;
 use crate::merge::Window;
 use crate::opening::Opening;
 use crate::overhead::{DutyCycle, Overhead};
-use crate::pace::Pace;
 use crate::perf_event::Scope;
 use crate::pmu::Frequencies;
 use crate::processes::Processes;
 use crate::signal::{self, Signals};
-use crate::source::{Choice, Facts, Pmu, Reach, choose, errno};
+use crate::source::{Facts, Pmu, Reach, SourceChoice, choose, errno};
 use crate::target::Target;
 
 /// Lowest rate of the governor, so that it still notices when samples become cheaper.
@@ -56,11 +55,11 @@ struct Starting<'a> {
     calibrated: Result<Calibration, Error>,
     rate_hz: f64,
     facts: Facts,
-    choice: Choice,
+    choice: SourceChoice,
     interrupts: Interrupts,
     begin_ns: u64,
-    /// The pace, if there is a budget that the source can keep.
-    pace: Option<Pace>,
+    /// The rate, if there is a budget that the source can keep.
+    budgeted_rate: Option<BudgetedRate>,
 }
 
 impl Sampler {
@@ -76,7 +75,7 @@ impl Sampler {
         if source == Source::Pmu {
             starting.know_hardware(&mut opened);
         }
-        opened.follower.filter = Filter::new(options.wanted.clone());
+        opened.follower.filter = Filter::new(options.selection.clone());
         starting.weigh(&mut opened);
         starting.begin(&mut opened)?;
 
@@ -85,8 +84,8 @@ impl Sampler {
         let enable_at_ns = opened.deferred.then_some(first_ns);
         let last_ns = |duration| first_ns + nanoseconds(duration);
         let disable_at_ns = options.duration.map(last_ns);
-        let wanted_ns = enable_at_ns.unwrap_or(0)..disable_at_ns.unwrap_or(u64::MAX);
-        let signals = starting.signals(&opened, wanted_ns);
+        let window_ns = enable_at_ns.unwrap_or(0)..disable_at_ns.unwrap_or(u64::MAX);
+        let signals = starting.signals(&opened, window_ns);
         let calibration = match source {
             Source::Clock => starting.calibrated?,
             _ => starting.calibrated.unwrap_or_default(),
@@ -101,12 +100,12 @@ impl Sampler {
             Overhead::new(governor, source, &calibration, begin_ns)
         };
         let rate = match (
-            starting.pace.take().filter(|_| opened.has_budget),
+            starting.budgeted_rate.take().filter(|_| opened.has_budget),
             options.max_overhead,
         ) {
-            (Some(mut pace), _) => {
-                pace.begin(now_ns());
-                RateControl::Budget(Box::new(pace))
+            (Some(mut budgeted), _) => {
+                budgeted.begin(now_ns());
+                RateControl::Budget(Box::new(budgeted))
             }
             (None, Some(share)) => RateControl::Share(overhead(share)),
             (None, None) => RateControl::Fixed,
@@ -124,7 +123,7 @@ impl Sampler {
             },
             rate,
             duty_cycle: DutyCycle::new(begin_ns),
-            wanted: enable_at_ns.is_none(),
+            in_window: enable_at_ns.is_none(),
             observed: opened.observed,
             rings: opened.rings,
             signals,
@@ -183,7 +182,7 @@ impl<'a> Starting<'a> {
             facts,
             interrupts: Interrupts::take(),
             begin_ns: now_ns(),
-            pace: None,
+            budgeted_rate: None,
         })
     }
 
@@ -205,11 +204,11 @@ impl<'a> Starting<'a> {
     fn open_source(&mut self) -> Result<Opened, Error> {
         let (options, source) = (self.options, self.choice.source);
         let mut opening = Opening::new(options, source, self.rate_hz)?;
-        self.pace = self.paced(source, &mut opening);
+        self.budgeted_rate = self.budgeted_rate(source, &mut opening);
         let rate_hz = self
-            .pace
+            .budgeted_rate
             .as_ref()
-            .map_or(self.rate_hz, |pace| pace.setting().rate_hz);
+            .map_or(self.rate_hz, |budgeted| budgeted.setting().rate_hz);
         let side = match &self.calibrated {
             Ok(calibration) => calibration.side,
             Err(_) => Calibration::default().side,
@@ -240,18 +239,19 @@ impl<'a> Starting<'a> {
         Opened::command(child, opening, cpus, side)
     }
 
-    /// Chooses the pace if there is a budget, and sets the rates of its events.
-    fn paced(&self, source: Source, opening: &mut Opening) -> Option<Pace> {
+    /// Chooses the rate if there is a budget, and sets the rates of its events.
+    fn budgeted_rate(&self, source: Source, opening: &mut Opening) -> Option<BudgetedRate> {
         if !self.options.budget || source == Source::Pmu {
             return None;
         }
-        let (cpus, max_hz) = (self.cpus.len(), max_rate_hz(&self.options.proc_root));
+        let cpus = self.cpus.len();
+        let max_hz = kernel_rate_limit_hz(&self.options.proc_root).unwrap_or(MAX_RATE_HZ);
         let rates_hz = match source {
             Source::Clock => event_rates_hz(self.rate_hz, cpus, max_hz),
             _ => vec![self.rate_hz],
         };
         let calibration = self.calibrated.as_ref().copied().unwrap_or_default();
-        let pace = Pace::new(
+        let budgeted = BudgetedRate::new(
             self.rate_hz,
             &rates_hz,
             source,
@@ -259,8 +259,8 @@ impl<'a> Starting<'a> {
             cpus,
             self.begin_ns,
         );
-        opening.change_rates(&rates_hz, pace.setting().events);
-        Some(pace)
+        opening.change_rates(&rates_hz, budgeted.setting().events);
+        Some(budgeted)
     }
 
     fn know_hardware(&self, opened: &mut Opened) {
@@ -276,17 +276,17 @@ impl<'a> Starting<'a> {
 
     /// Sets the weights of samples if the rate changes within a budget.
     fn weigh(&self, opened: &mut Opened) {
-        let Some(pace) = self.pace.as_ref().filter(|_| opened.has_budget) else {
+        let Some(budgeted) = self.budgeted_rate.as_ref().filter(|_| opened.has_budget) else {
             return;
         };
-        let full_ns = (1e9 / pace.full_hz()) as f32;
+        let full_ns = (1e9 / budgeted.full_hz()) as f32;
         let follower = &mut opened.follower;
         follower.counts_busy = true;
         follower.period = match self.choice.source {
             Source::Signal => Period::First(full_ns),
             _ => Period::Full(full_ns),
         };
-        follower.periods_each.push((0, pace.setting().weight));
+        follower.periods_each.push((0, budgeted.setting().weight));
     }
 
     /// Lets the command run, or introduces running processes to the follower.
@@ -296,7 +296,7 @@ impl<'a> Starting<'a> {
                 let pid = child.pid as u32;
                 let own_pid = std::process::id();
                 opened.follower.begin(self.begin_ns, pid, pid, own_pid);
-                child.go()?;
+                child.execute()?;
             }
             ObservedTarget::Attached(attached) => attached.introduce(&mut opened.follower),
         }
@@ -304,18 +304,18 @@ impl<'a> Starting<'a> {
     }
 
     /// For the signal source: the reader of samples that a command takes itself.
-    fn signals(&self, opened: &Opened, wanted_ns: Range<u64>) -> Option<Signals> {
+    fn signals(&self, opened: &Opened, window_ns: Range<u64>) -> Option<Signals> {
         match &opened.observed {
             ObservedTarget::Command(child) if self.choice.source == Source::Signal => {
                 let options = self.options;
                 let folder = &options.samples_folder;
-                let period_ns = match &self.pace {
-                    Some(pace) => (1e9 / pace.setting().rate_hz).round() as u64,
+                let period_ns = match &self.budgeted_rate {
+                    Some(budgeted) => (1e9 / budgeted.setting().rate_hz).round() as u64,
                     None => opened.period_ns,
                 };
                 let mut signals = Signals::new(folder, &options.proc_root, period_ns);
                 signals.know(child.pid as u32);
-                signals.wanted_ns = wanted_ns;
+                signals.window_ns = window_ns;
                 Some(signals)
             }
             _ => None,
@@ -379,7 +379,7 @@ impl Opened {
 /// # Errors
 /// [`Error::NoSource`] if the requested source does not work, or none does; the reason if a running target does not
 /// exist or can't be observed.
-pub fn choose_source(options: &Options) -> Result<Choice, Error> {
+pub fn choose_source(options: &Options) -> Result<SourceChoice, Error> {
     let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
     let processes = Processes::new(&options.proc_root);
     let mut found = FoundTarget::of(&options.target, &processes, &options.proc_root)?;
@@ -425,33 +425,26 @@ fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
     })
 }
 
-/// Highest rate per CPU that the kernel accepts.
-fn max_rate_hz(proc_root: &Path) -> f64 {
-    let file = proc_root.join("sys/kernel/perf_event_max_sample_rate");
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.trim().parse().unwrap_or(MAX_RATE_HZ)
-}
-
 /// Raises the limit on open files: two descriptors per CPU exceed the usual limit on large machines. If each of many
 /// threads needs as many, the hard limit is raised, too, if that is allowed. No child inherits the limits.
 fn raise_open_files_limit(attached: bool) {
-    const WANTED: u64 = 65_536;
+    const OPEN_FILES: u64 = 65_536;
     // SAFETY: zero is a valid rlimit; the calls read or write one.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
             return;
         }
-        if attached && limit.rlim_max < WANTED {
+        if attached && limit.rlim_max < OPEN_FILES {
             let raised = libc::rlimit {
-                rlim_cur: WANTED,
-                rlim_max: WANTED,
+                rlim_cur: OPEN_FILES,
+                rlim_max: OPEN_FILES,
             };
             if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0 {
                 return;
             }
         }
-        limit.rlim_cur = limit.rlim_max.min(WANTED).max(limit.rlim_cur);
+        limit.rlim_cur = limit.rlim_max.min(OPEN_FILES).max(limit.rlim_cur);
         libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
     }
 }

@@ -77,18 +77,18 @@ pub(crate) struct Signals {
     met: FxHashSet<OsString>,
     /// The folder's time of change, once all rings in it are known.
     folder_changed: Option<SystemTime>,
-    sampled: Vec<Sampled>,
+    processes: Vec<SampledProcess>,
     pids: FxHashSet<u32>,
     period_ns: u64,
     /// Samples outside this range are left out, CLOCK_MONOTONIC.
-    pub wanted_ns: Range<u64>,
+    pub window_ns: Range<u64>,
     pub losses: SignalLosses,
 }
 
 /// A process and its ring.
 #[derive(Debug)]
-struct Sampled {
-    process: Process,
+struct SampledProcess {
+    state: Process,
     ring: SampleRing,
     /// Path of the ring without its extension.
     path: PathBuf,
@@ -106,10 +106,10 @@ impl Signals {
             proc_root: proc_root.to_owned(),
             met: FxHashSet::default(),
             folder_changed: None,
-            sampled: Vec::new(),
+            processes: Vec::new(),
             pids: FxHashSet::default(),
             period_ns,
-            wanted_ns: 0..u64::MAX,
+            window_ns: 0..u64::MAX,
             losses: SignalLosses::default(),
         }
     }
@@ -122,8 +122,8 @@ impl Signals {
     /// Changes the time between two samples of a thread.
     pub fn set_period(&mut self, period_ns: u64) {
         self.period_ns = period_ns;
-        for sampled in &self.sampled {
-            sampled.ring.set_period(period_ns);
+        for process in &self.processes {
+            process.ring.set_period(period_ns);
         }
     }
 
@@ -131,51 +131,57 @@ impl Signals {
     pub fn drain(&mut self, now_ns: u64, end: bool, out: &mut Vec<u8>) {
         self.meet(out);
         let mut gone = Vec::new();
-        for at in 0..self.sampled.len() {
+        for at in 0..self.processes.len() {
             let newer = self.is_replaced(at);
-            let sampled = &mut self.sampled[at];
+            let process = &mut self.processes[at];
             let running = !newer
                 && self
                     .proc_root
-                    .join(sampled.process.pid().to_string())
+                    .join(process.state.pid().to_string())
                     .exists();
             let losses = &mut self.losses;
-            losses.blocked += sampled.drain(&self.proc_root, now_ns, running, &self.wanted_ns, out);
+            losses.blocked += process.drain(&self.proc_root, now_ns, running, &self.window_ns, out);
             if !running || end {
                 gone.push(at);
             }
         }
         for at in gone.into_iter().rev() {
-            let sampled = self.sampled.remove(at);
+            let process = self.processes.remove(at);
             let replaced = self
-                .sampled
+                .processes
                 .iter()
-                .any(|other| other.process.pid() == sampled.process.pid());
-            self.part_from(sampled, now_ns, replaced, out);
+                .any(|other| other.state.pid() == process.state.pid());
+            self.part_from(process, now_ns, replaced, out);
         }
     }
 
     /// Whether the process has executed another program, which has its own ring.
     fn is_replaced(&self, at: usize) -> bool {
-        let pid = self.sampled[at].process.pid();
-        self.sampled[at + 1..]
+        let pid = self.processes[at].state.pid();
+        self.processes[at + 1..]
             .iter()
-            .any(|later| later.process.pid() == pid)
+            .any(|later| later.state.pid() == pid)
     }
 
-    fn part_from(&mut self, mut sampled: Sampled, now_ns: u64, replaced: bool, out: &mut Vec<u8>) {
-        sampled.process.end(now_ns, replaced, out);
+    fn part_from(
+        &mut self,
+        mut process: SampledProcess,
+        now_ns: u64,
+        replaced: bool,
+        out: &mut Vec<u8>,
+    ) {
+        process.state.end(now_ns, replaced, out);
         if !replaced {
-            self.pids.remove(&sampled.process.pid());
+            self.pids.remove(&process.state.pid());
         }
-        let told = sampled.ring.told();
-        self.losses.dropped += told.dropped;
-        self.losses.blocked += told.blocked_ns / self.period_ns.max(1);
-        self.losses.threads += told.no_timer;
-        self.losses.given_way += u64::from(told.ended == Some(StopReason::SignalTaken));
+        let status = process.ring.status();
+        self.losses.dropped += status.dropped;
+        self.losses.blocked += status.blocked_ns / self.period_ns.max(1);
+        self.losses.threads += status.no_timer;
+        self.losses.given_way += u64::from(status.ended == Some(StopReason::SignalTaken));
         for ending in ["ring", "maps"] {
             // Files that cannot be removed vanish with the folder.
-            let _ = fs::remove_file(sampled.path.with_extension(ending));
+            let _ = fs::remove_file(process.path.with_extension(ending));
         }
     }
 
@@ -212,41 +218,38 @@ impl Signals {
         for (header, ring, path) in new {
             ring.set_period(self.period_ns);
             let known = !self.pids.insert(header.pid);
-            let mut sampled = Sampled {
-                process: Process::begin(&header, known, out),
+            let mut process = SampledProcess {
+                state: Process::begin(&header, known, out),
                 ring,
                 path,
                 maps_at_ns: header.start_ns,
                 maps_took_ns: 0,
                 maps: Vec::new(),
             };
-            sampled.read_maps(&self.proc_root, header.start_ns, header.start_ns, true, out);
-            self.sampled.push(sampled);
+            process.read_maps(&self.proc_root, header.start_ns, header.start_ns, true, out);
+            self.processes.push(process);
         }
     }
 }
 
-impl Sampled {
+impl SampledProcess {
     /// Appends the process's records. Returns the number of samples that the program blocked.
     fn drain(
         &mut self,
         proc_root: &Path,
         now_ns: u64,
         running: bool,
-        wanted_ns: &Range<u64>,
+        window_ns: &Range<u64>,
         out: &mut Vec<u8>,
     ) -> u64 {
         let mut slots = self.ring.take(!running);
-        slots.retain(|slot| slot.kind != Kind::Sample || wanted_ns.contains(&slot.time_ns));
-        let unknown = slots.iter().any(|slot| !self.process.knows_code(slot));
+        slots.retain(|slot| slot.kind != Kind::Sample || window_ns.contains(&slot.time_ns));
+        let unknown = slots.iter().any(|slot| !self.state.knows_code(slot));
         let due_ns = self.maps_at_ns + MAPS_EVERY_NS.max(self.maps_took_ns * MAPS_SHARE);
         if unknown || !running || now_ns >= due_ns {
             self.read_maps(proc_root, self.maps_at_ns, now_ns, running, out);
         }
-        slots
-            .iter()
-            .map(|slot| self.process.append(slot, out))
-            .sum()
+        slots.iter().map(|slot| self.state.append(slot, out)).sum()
     }
 
     /// Enters mappings that appeared since the last look, at `since_ns`.
@@ -259,13 +262,13 @@ impl Sampled {
         out: &mut Vec<u8>,
     ) {
         let began = std::time::Instant::now();
-        let live = memory_folder(proc_root, self.process.pid()).join("maps");
+        let live = memory_folder(proc_root, self.state.pid()).join("maps");
         let copy = self.path.with_extension("maps");
         // Reserves enough to read in few pieces. Usually, nothing has changed.
         let mut text = Vec::with_capacity(self.maps.len() + MAPS_BYTES);
         let is_read = (running && read(&live, &mut text)) || read(&copy, &mut text);
         if is_read && text != self.maps {
-            self.process.map(since_ns, &text, out);
+            self.state.map(since_ns, &text, out);
             self.maps = text;
         }
         self.maps_took_ns = began.elapsed().as_nanos() as u64;
@@ -331,8 +334,8 @@ mod tests {
         path
     }
 
-    fn told(mut bytes: &[u8]) -> Vec<String> {
-        let mut told = Vec::new();
+    fn descriptions(mut bytes: &[u8]) -> Vec<String> {
+        let mut descriptions = Vec::new();
         while !bytes.is_empty() {
             let (one, rest) = bytes.split_at(header::record_bytes(bytes).unwrap());
             bytes = rest;
@@ -353,9 +356,9 @@ mod tests {
                 RecordBody::Sideband(Sideband::Map(map)) => format!("map {:#x}", map.address),
                 other => panic!("{other:?}"),
             };
-            told.push(format!("{tid} {time_ns} {what}"));
+            descriptions.push(format!("{tid} {time_ns} {what}"));
         }
-        told
+        descriptions
     }
 
     #[test]
@@ -369,7 +372,7 @@ mod tests {
         let mut bytes = Vec::new();
         signals.drain(200, false, &mut bytes);
         let expected = ["71 120 fork of 70", "70 121 exit", "71 130 sample"];
-        assert_eq!(told(&bytes)[1..], expected);
+        assert_eq!(descriptions(&bytes)[1..], expected);
     }
 
     #[test]
@@ -385,7 +388,7 @@ mod tests {
         let drain = |signals: &mut Signals, now_ns, end| {
             let mut bytes = Vec::new();
             signals.drain(now_ns, end, &mut bytes);
-            told(&bytes)
+            descriptions(&bytes)
         };
         assert!(drain(&mut signals, 50, false).is_empty());
         let slots = [
@@ -418,7 +421,7 @@ mod tests {
             true,
             &[(1, 80, 320, 0), (1, 80, 5_000, 0)],
         );
-        signals.wanted_ns = 0..1_000;
+        signals.window_ns = 0..1_000;
         let expected = [
             "80 310 fork of 1",
             "80 310 map 0x1000",
@@ -452,7 +455,7 @@ mod tests {
         let mut met = || {
             let mut bytes = Vec::new();
             signals.drain(1_000, false, &mut bytes);
-            told(&bytes)
+            descriptions(&bytes)
                 .iter()
                 .filter(|line| line.ends_with("exec"))
                 .count()

@@ -10,10 +10,11 @@ use nearpage_wire::samples::THREAD_USER_CLOCK;
 use crate::sample_cost::{Interruption, Interruptions};
 
 /// Largest number of samples kept between two calls of [`OwnTimer::take`].
-const KEPT: usize = 4096;
+const PENDING_SAMPLES_MAX: usize = 4096;
 
 // A signal handler can only use static state.
-static PLACES: [AtomicU64; KEPT] = [const { AtomicU64::new(0) }; KEPT];
+static PLACES: [AtomicU64; PENDING_SAMPLES_MAX] =
+    [const { AtomicU64::new(0) }; PENDING_SAMPLES_MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 #[cfg(target_arch = "x86_64")]
 static REGISTERS: [AtomicU64; 23] = [const { AtomicU64::new(0) }; 23];
@@ -96,7 +97,7 @@ impl OwnTimer {
 
     /// Instruction pointers of the samples since the last call, as far as they were kept.
     pub fn take(&mut self) -> Vec<u64> {
-        let count = COUNT.load(Ordering::Acquire).min(KEPT);
+        let count = COUNT.load(Ordering::Acquire).min(PENDING_SAMPLES_MAX);
         let places = PLACES[..count].iter();
         let places = places.map(|place| place.load(Ordering::Relaxed)).collect();
         COUNT.store(0, Ordering::Release);
@@ -149,7 +150,7 @@ impl Ticks {
 }
 
 impl Interruptions for Ticks {
-    fn came(&mut self, now_ns: u64) -> Interruption {
+    fn interruption(&mut self, now_ns: u64) -> Interruption {
         let count = self.timer.count();
         if count != std::mem::replace(&mut self.count, count) {
             self.next_ns = Some(LATEST_NS.load(Ordering::Relaxed) + self.tick_ns);

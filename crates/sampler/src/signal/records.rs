@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nearpage_files::bytes_of_text;
 use nearpage_perf_abi::{Map, Sideband, header};
 use nearpage_wire::samples::{Header, Kind, Slot};
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 
 use crate::processes::Mapping;
 use crate::record::Origin;
@@ -15,7 +15,7 @@ use crate::record::Origin;
 pub(crate) struct Process {
     pid: u32,
     start_ns: u64,
-    threads: FxHashMap<u32, ()>,
+    threads: FxHashSet<u32>,
     /// The last known thread has ended. A thread that it created may still run: threads report themselves once they
     /// run.
     ended_last: Option<u32>,
@@ -50,7 +50,7 @@ impl Process {
         Self {
             pid,
             start_ns,
-            threads: FxHashMap::from_iter([(pid, ())]),
+            threads: FxHashSet::from_iter([pid]),
             ended_last: None,
             mapped: BTreeMap::new(),
         }
@@ -74,7 +74,7 @@ impl Process {
     pub fn append(&mut self, slot: &Slot, out: &mut Vec<u8>) -> u64 {
         let (pid, tid, time_ns) = (self.pid, slot.tid, slot.time_ns.max(self.start_ns));
         let origin = Origin::new(pid, tid, time_ns);
-        let new = self.threads.insert(tid, ()).is_none();
+        let new = self.threads.insert(tid);
         match slot.kind {
             Kind::ThreadBegins | Kind::Sample if new => {
                 let fork = Sideband::Fork {
@@ -134,7 +134,7 @@ impl Process {
 
     /// Appends the ends of the threads: of all, or of all but the main thread if the process executed another program.
     pub fn end(&mut self, time_ns: u64, replaced: bool, out: &mut Vec<u8>) {
-        let mut threads: Vec<u32> = self.threads.drain().map(|(tid, ())| tid).collect();
+        let mut threads: Vec<u32> = self.threads.drain().collect();
         threads.sort_unstable();
         for tid in threads {
             if !(replaced && tid == self.pid) {

@@ -90,7 +90,7 @@ impl SampleRing {
         slots
     }
 
-    pub fn told(&self) -> RingStatus {
+    pub fn status(&self) -> RingStatus {
         let word = |offset| self.word(offset).load(Ordering::Relaxed);
         RingStatus {
             dropped: word(offset::DROPPED).saturating_add(self.unfinished),
@@ -186,14 +186,14 @@ mod tests {
         assert!(taken(&mut ring, false).is_empty());
         assert_eq!(ring.word(offset::TAIL).load(Ordering::Relaxed), 3);
         assert_eq!(taken(&mut ring, true), [4]);
-        assert_eq!(ring.told().dropped, 1);
+        assert_eq!(ring.status().dropped, 1);
         // An invalid head from the other side.
         ring.word(offset::HEAD).store(u64::MAX, Ordering::Relaxed);
         assert!(taken(&mut ring, true).is_empty());
     }
 
     #[test]
-    fn what_is_no_ring_is_not_opened() {
+    fn files_that_are_no_ring_are_not_opened() {
         for damage in [0, offset::SLOTS, offset::SLOT_BYTES] {
             let mut bytes = bytes();
             bytes[damage] ^= 0xff;

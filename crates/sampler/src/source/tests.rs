@@ -37,7 +37,7 @@ fn refused(paranoid: i32, errno: Errno) -> Facts {
 
 fn line(requested: RequestedSource, facts: &Facts) -> String {
     match choose(requested, facts) {
-        Ok(Choice { source, line, .. }) => {
+        Ok(SourceChoice { source, line, .. }) => {
             let name = match source {
                 Source::Pmu => "source pmu",
                 Source::Signal => "source signal",

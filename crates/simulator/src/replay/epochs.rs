@@ -52,7 +52,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             .collect();
         let moving = self.threads.iter().map(|thread| thread.watched.moved).sum();
         let short_of_memory = self.pages.end_epoch();
-        self.tell_of_given_up();
+        self.notify_of_given_up();
         let epoch = Epoch {
             duration_ns: self.epoch_length / FS as u64,
             controller_requests: &controller_requests,

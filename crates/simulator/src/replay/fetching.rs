@@ -33,7 +33,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             && thread.has_room(figures)
             && thread
                 .streams
-                .wants_line(prefetcher, figures.lines_per_page)
+                .must_request_line(prefetcher, figures.lines_per_page)
         {
             let latency = self.queues.fetch(node, from, now, 1, figures);
             thread.request_ahead(Arrival::after(now, latency), prefetcher);

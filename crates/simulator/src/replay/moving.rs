@@ -26,7 +26,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// Node whose copy an action would be made from. `None`, after telling the policy: the action has nothing to do, or
     /// the policy does not want it any more.
     pub(super) fn source(&mut self, action: &Action) -> Option<u16> {
-        let wanted = self.policy.still_wants(action);
+        let wanted = self.policy.is_still_requested(action);
         let from = self.pages.source(action, self.figures);
         let from = from.filter(|_| wanted);
         if from.is_none() {
@@ -50,11 +50,11 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             let copies = self.pages.copies(action.page);
             self.policy.refused(action, copies);
         }
-        self.tell(action.page);
-        self.tell_of_given_up();
+        self.notify_policy(action.page);
+        self.notify_of_given_up();
     }
 
-    fn tell(&mut self, page: u32) {
+    fn notify_policy(&mut self, page: u32) {
         if !self.pages.is_touched(page) {
             return;
         }
@@ -63,9 +63,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     }
 
     /// Tells the policy which pages' replicas were reclaimed.
-    pub(super) fn tell_of_given_up(&mut self) {
+    pub(super) fn notify_of_given_up(&mut self) {
         for page in self.pages.take_given_up() {
-            self.tell(page);
+            self.notify_policy(page);
         }
     }
 
@@ -287,7 +287,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             Survivor::Writer => self.pages.collapse_to(page, node, true, now),
             Survivor::WriterAlone => self.pages.collapse_to(page, node, false, now),
         }
-        self.tell(page);
+        self.notify_policy(page);
         self.pay_for_collapse(number, page);
     }
 
@@ -337,7 +337,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let thread = &self.threads[number];
         let (node, now) = (thread.node, thread.time);
         let is_fresh = self.pages.refresh(page, node, now, self.figures);
-        self.tell(page);
+        self.notify_policy(page);
         if !is_fresh {
             return;
         }

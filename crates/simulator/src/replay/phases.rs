@@ -16,7 +16,7 @@ use crate::timeline::Part;
 #[derive(Default)]
 pub(super) struct Phases {
     time: u64,
-    several: u64,
+    parallel_time: u64,
     latency: [u128; 2],
     moving_parts: [f64; MovePart::COUNT],
     instructions: u64,
@@ -100,7 +100,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         };
         let phases = &mut self.phases;
         phases.time += now.saturating_sub(since);
-        phases.several += self.running.several(now);
+        phases.parallel_time += self.running.parallel_time(now);
         for thread in &mut self.threads {
             thread.collect();
             phases.instructions += thread.totals.instructions;
@@ -138,7 +138,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let remote: u64 = threads.iter().map(|thread| thread.remote).sum();
         let Phases {
             time,
-            several,
+            parallel_time,
             latency,
             moving_parts,
             instructions,
@@ -153,7 +153,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             policy: self.job.policy.name().to_owned(),
             parameters: self.job.parameters(),
             time_ns,
-            parallel_ns: *several as f64 / FS,
+            parallel_ns: *parallel_time as f64 / FS,
             split: total_split(&threads),
             misses: local + remote,
             local,

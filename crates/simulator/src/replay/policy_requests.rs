@@ -31,7 +31,7 @@ pub(super) struct PolicyRequests {
 impl PolicyRequests {
     pub fn new(job: &Job, policy: &impl OnlinePolicy, pages: usize) -> Self {
         let view = match job.options.information {
-            Information::Asked => policy.view(),
+            Information::ByPolicy => policy.view(),
             _ => View::All,
         };
         let faults = matches!(view, View::Faults { .. });
@@ -137,7 +137,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
 
     /// Carries out the policy's requests at the end of an epoch. The thread `number` pays for unmapping pages.
     pub(super) fn carry_out_requests(&mut self, number: usize) {
-        if self.job.options.information == Information::Asked {
+        if self.job.options.information == Information::ByPolicy {
             self.policy_requests.view = self.policy.view();
         }
         let pages = self.policy.unmap();

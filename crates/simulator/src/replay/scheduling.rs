@@ -25,19 +25,19 @@ pub(super) struct Cpu {
 pub(super) struct Running {
     threads: usize,
     /// First and last time at which several threads had CPUs.
-    several: Option<(u64, u64)>,
+    parallel: Option<(u64, u64)>,
 }
 
 impl Running {
     fn begins(&mut self, now: u64) {
         self.threads += 1;
         if self.threads > 1 {
-            self.several.get_or_insert((now, now));
+            self.parallel.get_or_insert((now, now));
         }
     }
 
     fn ends(&mut self, now: u64) {
-        if let (2.., Some((_, last))) = (self.threads, &mut self.several) {
+        if let (2.., Some((_, last))) = (self.threads, &mut self.parallel) {
             *last = now.max(*last);
         }
         self.threads -= 1;
@@ -45,13 +45,13 @@ impl Running {
 
     /// Restarts at the begin of a phase that counts.
     pub fn restart(&mut self, now: u64) {
-        self.several = (self.threads > 1).then_some((now, now));
+        self.parallel = (self.threads > 1).then_some((now, now));
     }
 
     /// Time from the first to the last moment, up to `now`, at which several threads had CPUs.
-    pub fn several(&self, now: u64) -> u64 {
+    pub fn parallel_time(&self, now: u64) -> u64 {
         let last = |last: u64| if self.threads > 1 { now } else { last };
-        self.several
+        self.parallel
             .map_or(0, |(first, until)| last(until).saturating_sub(first))
     }
 }

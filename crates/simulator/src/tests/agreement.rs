@@ -19,12 +19,12 @@ use crate::{Run, Watched};
 type Request = (u32, u8, u16);
 
 /// A policy that requests actions on any page, many at a time, and records what it is told.
-struct Asks<'a> {
+struct RequestsOnAnyPage<'a> {
     requests: std::slice::Iter<'a, Request>,
     survivor: Survivor,
     by_epoch: bool,
     /// By page.
-    told: Vec<Option<(Copies, u64)>>,
+    settled: Vec<Option<(Copies, u64)>>,
     /// Number of open actions of each page, neither carried out nor refused.
     open: Vec<i64>,
     /// With limited memory, the policy is told about reclaimed replicas only after the next batch.
@@ -32,7 +32,7 @@ struct Asks<'a> {
     refusals: &'a RefCell<u64>,
 }
 
-impl Asks<'_> {
+impl RequestsOnAnyPage<'_> {
     fn ask(&mut self, actions: &mut Vec<Action>) {
         for &(page, kind, node) in self.requests.by_ref().take(7) {
             use ActionKind::{Collapse, Interleave, Migrate, Replicate};
@@ -49,13 +49,13 @@ impl Asks<'_> {
     }
 }
 
-impl OnlinePolicy for Asks<'_> {
+impl OnlinePolicy for RequestsOnAnyPage<'_> {
     fn epoch_ns(&self) -> Option<u64> {
         Some(20_000)
     }
 
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
-        if let Some((copies, stale)) = self.told[observation.page as usize] {
+        if let Some((copies, stale)) = self.settled[observation.page as usize] {
             let seen = observation.copies;
             assert_eq!(copies.home, seen.home);
             // A thread that has moved may use another node's copy; its own node's copy is hidden then.
@@ -91,14 +91,14 @@ impl OnlinePolicy for Asks<'_> {
         self.survivor
     }
 
-    fn still_wants(&self, action: &Action) -> bool {
+    fn is_still_requested(&self, action: &Action) -> bool {
         action.page != 0 || action.kind != ActionKind::Replicate
     }
 
     fn refused(&mut self, action: &Action, copies: Copies) {
         self.open[action.page as usize] -= 1;
         assert!(self.open[action.page as usize] >= 0, "told of twice");
-        let known = self.told[action.page as usize];
+        let known = self.settled[action.page as usize];
         let is_untouched = copies.nodes == 0;
         assert!(
             self.limited || is_untouched || known.is_none_or(|known| known.0 == copies),
@@ -112,17 +112,17 @@ impl OnlinePolicy for Asks<'_> {
             page != 0 || copies.nodes.count_ones() <= 1,
             "no longer wanted"
         );
-        self.told[page as usize] = Some((copies, stale));
+        self.settled[page as usize] = Some((copies, stale));
     }
 }
 
 /// `carrefour`, with a check after each batch that it knows which pages have copies.
-struct Knows {
+struct ChecksCopies {
     policy: Carrefour,
     at_once: bool,
 }
 
-impl OnlinePolicy for Knows {
+impl OnlinePolicy for ChecksCopies {
     fn epoch_ns(&self) -> Option<u64> {
         self.policy.epoch_ns()
     }
@@ -150,8 +150,8 @@ impl OnlinePolicy for Knows {
         self.policy.collapse(page)
     }
 
-    fn still_wants(&self, action: &Action) -> bool {
-        self.policy.still_wants(action)
+    fn is_still_requested(&self, action: &Action) -> bool {
+        self.policy.is_still_requested(action)
     }
 
     fn settled(&mut self, page: u32, copies: Copies, stale: u64) {
@@ -208,11 +208,11 @@ proptest! {
         by_epoch in any::<bool>(),
     ) {
         let refusals = RefCell::new(0);
-        let asks = Asks {
+        let asks = RequestsOnAnyPage {
             requests: requests.iter(),
             survivor,
             by_epoch,
-            told: vec![None; 12],
+            settled: vec![None; 12],
             open: vec![0; 12],
             limited: memory != u64::MAX,
             refusals: &refusals,
@@ -246,7 +246,7 @@ proptest! {
             seed: 0,
         };
         let policy = Carrefour::new(&parameters, &setting).expect("policy");
-        run(&trace, &machine, &job, Knows { policy, at_once });
+        run(&trace, &machine, &job, ChecksCopies { policy, at_once });
     }
 }
 

@@ -151,7 +151,7 @@ fn copies_of_pages_are_traffic_whoever_makes_them() {
 }
 
 #[test]
-fn what_reaches_no_memory_is_no_access_to_it() {
+fn upgrades_do_not_count_as_memory_accesses() {
     // Three in four stores of node 2 are upgrades, which no memory controller sees.
     let machine = machine(4, CLOCK);
     let upgrade = Miss {

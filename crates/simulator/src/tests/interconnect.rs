@@ -150,7 +150,7 @@ fn a_list_has_one_miss_under_way_and_an_array_as_many_as_there_is_room_for() {
 
 proptest! {
     #[test]
-    fn what_depends_on_others_takes_no_less_time(
+    fn dependent_misses_take_no_less_time(
         misses in proptest::collection::vec((0_u32..60, 0_usize..6), 1..80),
     ) {
         let mut position = 0;
@@ -171,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_fetched_ahead_has_come_when_the_program_does() {
+fn prefetched_lines_have_arrived_when_the_program_uses_them() {
     let processor = format!("{CLOCK}outstanding_misses = 8\nwindow_instructions = 40\n");
     let stream: Vec<Miss> = (0..10)
         .map(|line| Miss {

@@ -162,7 +162,7 @@ fn readers_get_copies_at_first_touch() {
 }
 
 #[test]
-fn blocks_are_dealt_out_in_order() {
+fn blocks_are_distributed_in_order() {
     let machine = machine(4, CLOCK);
     for page in 0..8u32 {
         let trace = each(8, &[0], &[load(0, page)]);
@@ -184,6 +184,17 @@ fn traffic_is_the_former_name_of_carrefour() {
 }
 
 #[test]
+fn asked_is_the_former_name_of_a_policys_own_source() {
+    for word in ["asked", "policy"] {
+        let parameters = job("carrefour", &[("source", word)]).parameters();
+        assert!(
+            parameters.contains(&("source", "policy".to_owned())),
+            "{word}"
+        );
+    }
+}
+
+#[test]
 fn online_policies_need_memory_on_two_nodes() {
     let trace = each(1, &[0], &[load(0, 0)]);
     let machine = machine(1, CLOCK);
@@ -193,7 +204,7 @@ fn online_policies_need_memory_on_two_nodes() {
         match simulate(&trace, &machine, &[job], 1) {
             Ok(_) => assert!(!online, "{name}"),
             Err(error) => {
-                let start = format!("{name} makes no sense on this machine: ");
+                let start = format!("{name} cannot run on this machine: ");
                 assert!(online && error.to_string().starts_with(&start), "{error}");
             }
         }
@@ -270,7 +281,7 @@ fn every_policy_runs_where_a_node_has_no_cpus_and_nothing_says_what_links_there_
 }
 
 #[test]
-fn thresholds_that_contradict_each_other_are_told_in_a_line() {
+fn contradicting_thresholds_are_reported_in_a_line() {
     let trace = each(1, &[0], &[load(0, 0)]);
     let machine = machine(2, CLOCK);
     for (name, settings, message) in [

@@ -70,7 +70,7 @@ fn only_objects_that_several_threads_use_are_dealt_out_and_moved() {
 }
 
 #[test]
-fn which_pages_are_placed_means_nothing_to_first_touch() {
+fn first_touch_refuses_the_pages_parameter() {
     let refused = refusal("smile-4", job("first-touch", &[("pages", "shared")]));
     assert!(
         refused.starts_with("pages has no effect: first touch"),

@@ -67,7 +67,7 @@ impl Caches {
         // The directory's entry of each line: its set, slot and holders.
         let mut listed = HashMap::new();
         for (number, set) in sets.iter().enumerate() {
-            for slot in set.taken() {
+            for slot in set.taken_slots() {
                 let holders: Vec<usize> = set.holders(slot).collect();
                 if set.find(set.entry(slot).line()) != Some(slot) || holders.is_empty() {
                     return Some(format!("set {number}, slot {slot}: {holders:?}"));

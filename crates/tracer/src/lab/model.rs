@@ -262,7 +262,7 @@ impl Model {
         let here = cpu.fetch_tlb().quick(page);
         let first = place >> self.line_shift;
         let last = first + run.lines() - 1;
-        let taken = cpu.l1_fetch.taken();
+        let taken = cpu.l1_fetch.invalidated_lines();
         // If no line was invalidated and no other block ran, all lines are still the most recent of their sets.
         if here && self.latest[number].block == (first << 8 | run.lines(), taken) {
             return 0;
@@ -330,7 +330,7 @@ impl Model {
             second.fill(page);
         }
         self.count(LabCount::TlbMisses, 1);
-        self.count(LabCount::TlbFs, self.tlb_miss_fs);
+        self.count(LabCount::TlbMissTimeFs, self.tlb_miss_fs);
         self.tlb_miss_fs + self.page_walk(number, &walk, reference, emulator)
     }
 
@@ -357,7 +357,7 @@ impl Model {
                 stall += self.miss(number, line, reference, now);
             }
         }
-        self.count(LabCount::WalkFs, stall);
+        self.count(LabCount::PageWalkWaitFs, stall);
         stall
     }
 
@@ -407,7 +407,7 @@ impl Model {
                     1,
                 );
                 let hit_fs = self.hit_fs[usize::from(third)];
-                self.count(LabCount::HitFs, hit_fs);
+                self.count(LabCount::CacheHitTimeFs, hit_fs);
                 hit_fs
             }
             _ => 0,

@@ -161,7 +161,7 @@ impl Thread {
             } else {
                 run.0
             };
-            let same = (name, cpu.l1_fetch.taken());
+            let same = (name, cpu.l1_fetch.invalidated_lines());
             if self.same_run == same {
                 return;
             }

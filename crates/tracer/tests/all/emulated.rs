@@ -103,7 +103,7 @@ fn an_atomic_change_of_memory_is_one_store() {
 }
 
 #[test]
-fn what_the_preload_library_does_for_itself_is_left_out() {
+fn accesses_by_the_preload_library_are_left_out() {
     let case = Case::new("left_out", "left_out", &["-static"]);
     let setup = format!("{SETUP}serial 1\n");
     let changes = || {
@@ -144,7 +144,7 @@ fn touched(records: impl IntoIterator<Item = Record>) -> usize {
 }
 
 #[test]
-fn what_exec_runs_is_traced_too_and_nothing_before_it_is_lost() {
+fn programs_after_exec_are_traced_and_nothing_before_is_lost() {
     let case = Case::new("exec", "ends", &[]);
     let program = case.program.to_str().expect("path");
     let output = case.run(&[], SETUP, &["exec", program]);
@@ -172,7 +172,7 @@ fn what_exec_runs_is_traced_too_and_nothing_before_it_is_lost() {
 }
 
 #[test]
-fn what_a_killed_program_did_last_is_kept() {
+fn last_events_of_a_killed_program_are_kept() {
     let case = Case::new("kill", "ends", &[]);
     let output = case.run(&[], SETUP, &["kill"]);
     assert!(!output.status.success());

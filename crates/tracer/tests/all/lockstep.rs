@@ -41,7 +41,7 @@ fn quanta_grow_while_threads_have_nothing_to_do_with_each_other() {
 }
 
 #[test]
-fn whoever_goes_to_a_taken_cpu_waits_for_its_turn_there() {
+fn a_thread_moved_to_a_busy_cpu_waits_for_its_turn() {
     let lockstep = Lockstep::new(100, 3);
     let [first, second] = [lockstep.add(0, 0), lockstep.add(1, 0)];
     lockstep.enter(first);

@@ -123,7 +123,7 @@ fn no_number_is_too_great() {
 }
 
 #[test]
-fn what_became_shorter_or_is_none_is_said() {
+fn truncated_logs_and_files_without_a_log_are_reported() {
     let one = entry(0, "", &[], "");
     let file = log(&[HEAD, &one]);
     let log_ = LiveLog::open(file.path()).expect("a log");

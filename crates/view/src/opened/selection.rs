@@ -14,7 +14,7 @@ use crate::Error;
 use crate::costs::Costs;
 
 /// Number of remembered selections. Several views of one selection then share one result.
-const REMEMBERED: usize = 4;
+const CACHED_SELECTIONS: usize = 4;
 
 /// Results of selections.
 #[derive(Debug, Default)]
@@ -70,8 +70,11 @@ fn numbers(groups: &[ObjectGroup], all: &[ObjectGroup]) -> Vec<Option<usize>> {
         let from = order.partition_point(|&at| key(at) < wanted);
         let same = order[from..].iter().take_while(|&&at| key(at) == wanted);
         let shares = |&&at: &&usize| {
-            let samples = &all[at].samples;
-            group.samples.iter().any(|one| samples.contains(one))
+            let samples = &all[at].listed_instances;
+            group
+                .listed_instances
+                .iter()
+                .any(|one| samples.contains(one))
         };
         same.clone()
             .find(shares)
@@ -121,7 +124,7 @@ impl Selections {
     fn remember(&self, whole: Arc<Stage>, ticks: Range<u32>, stage: Arc<Stage>) {
         let mut found = self.found.lock().expect("nobody panics holding it");
         found.retain(|one| one.ticks != ticks);
-        if found.len() >= REMEMBERED {
+        if found.len() >= CACHED_SELECTIONS {
             found.remove(0);
         }
         found.push(Selected {

@@ -68,11 +68,11 @@ counts! {
     /// Misses of all TLBs.
     TlbMisses = "tlb_misses",
     /// Time that hits of the second and the third level took.
-    HitFs = "hit_fs",
+    CacheHitTimeFs = "hit_fs",
     /// Time that misses of all TLBs took, without the waits of page walks.
-    TlbFs = "tlb_fs",
+    TlbMissTimeFs = "tlb_fs",
     /// Time that page walks waited.
-    WalkFs = "walk_fs",
+    PageWalkWaitFs = "walk_fs",
     /// References to devices, which take no time of their own.
     DeviceReferences = "device_references",
 }

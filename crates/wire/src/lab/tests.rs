@@ -62,7 +62,7 @@ fn a_setup_that_cannot_be_is_refused() {
 #[test]
 fn counts_survive_their_text() {
     let lines = [
-        LabLine::Count(LabCount::HitFs, 12),
+        LabLine::Count(LabCount::CacheHitTimeFs, 12),
         LabLine::Misses {
             cpu: 1,
             memory: 2,

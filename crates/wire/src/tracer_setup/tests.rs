@@ -104,7 +104,7 @@ fn mistakes_in_a_setup_are_named() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_told_with_what_would() {
+fn inconsistent_setups_are_refused_with_the_expected_values() {
     let text = FLASH.to_string();
     let sets =
         "expected 1 to 64 ways, at most 68719476736 bytes, and bytes ÷ line ÷ ways a power of two";

@@ -140,7 +140,7 @@ fn ranks_of_one_program_are_one_group_whatever_the_samples() {
 }
 
 #[test]
-fn outliers_are_told_by_what_differs() {
+fn outliers_name_the_difference() {
     let mut random = Random(11);
     let plain: Behaviour = vec![(0.7, 0.02, "block"), (0.3, 0.02, "shared")];
     let far: Behaviour = vec![(0.7, 0.6, "block"), (0.3, 0.55, "shared")];

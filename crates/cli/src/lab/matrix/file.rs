@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_named() {
+    fn faults_of_a_file_are_named() {
         for (from, to, message) in [
             ("cpus = 4", "cpu = 4", "line 10: unknown field `cpu`"),
             ("\"plan\"", "\"first touch\"", "two settings have the name"),

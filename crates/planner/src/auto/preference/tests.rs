@@ -105,7 +105,7 @@ fn read_by_all(attribution: &mut Attribution, by_main: f32) {
 }
 
 #[test]
-fn what_all_threads_read_is_spread_where_it_lies_on_one_node_alone() {
+fn objects_that_all_threads_read_are_spread_if_on_one_node() {
     let placed = decided(|attribution| read_by_all(attribution, 1.0));
     assert!(
         matches!(placed, Some(Placement::Interleave { .. })),
@@ -132,7 +132,7 @@ fn a_main_thread_that_looks_in_now_and_then_is_no_user() {
 }
 
 #[test]
-fn what_one_thread_writes_and_all_read_is_left_near_that_thread() {
+fn objects_that_one_thread_writes_stay_near_the_writer() {
     let of = |writer: usize, stores_a_load: f32| {
         decided(|attribution| {
             read_by_all(attribution, 1.0);

@@ -120,10 +120,10 @@ impl Topology {
     }
 }
 
-fn same_node(cpu: CpuId, known: Option<NodeId>, told: Option<NodeId>) -> Result<(), String> {
-    match (known, told) {
-        (Some(known), Some(told)) if known != told => Err(format!(
-            "CPU {cpu} is on node {known}, and cpu_node says {told}"
+fn same_node(cpu: CpuId, known: Option<NodeId>, stated: Option<NodeId>) -> Result<(), String> {
+    match (known, stated) {
+        (Some(known), Some(stated)) if known != stated => Err(format!(
+            "CPU {cpu} is on node {known}, and cpu_node says {stated}"
         )),
         _ => Ok(()),
     }
@@ -185,7 +185,7 @@ impl Collected {
     /// The access of a row that went through [`Collected::add`].
     pub fn access(&self, row: &Row<'_>) -> Access {
         let own = self.topology.nodes_of_cpus.get(&row.cpu).copied().flatten();
-        let told = page_node(self.machine(), own, row.level);
+        let derived = page_node(self.machine(), own, row.level);
         Access {
             time_ns: row.time_ns,
             thread: self.threads.index(row),
@@ -198,7 +198,7 @@ impl Collected {
             skid_bytes: 0,
             weight: row.weight,
             cost_ns: row.cost_ns,
-            page_node: row.node.or(told),
+            page_node: row.node.or(derived),
         }
     }
 

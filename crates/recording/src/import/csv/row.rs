@@ -103,8 +103,8 @@ impl<'a> Cells<'a, '_> {
     fn kind(&self, data_src: Option<DataSource>) -> Result<AccessKind, String> {
         match self.text(Column::Kind) {
             "" => {
-                let told = data_src.and_then(DataSource::operation);
-                Ok(told.map_or(AccessKind::Load, AccessKind::from))
+                let operation = data_src.and_then(DataSource::operation);
+                Ok(operation.map_or(AccessKind::Load, AccessKind::from))
             }
             "load" => Ok(AccessKind::Load),
             "store" => Ok(AccessKind::Store),

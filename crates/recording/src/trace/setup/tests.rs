@@ -71,7 +71,7 @@ fn a_machine_without_caches_is_refused() {
 }
 
 #[test]
-fn what_of_a_machine_cannot_be_traced_for_is_told_with_what_could() {
+fn untraceable_machines_are_refused_with_the_expected_values() {
     let refused = |change: fn(&mut Machine)| {
         let mut flash = preset("flash-8").unwrap();
         change(&mut flash);

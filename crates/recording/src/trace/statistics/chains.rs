@@ -80,17 +80,17 @@ impl ChainCounter {
         for (_, length) in std::mem::take(&mut self.open).into_values() {
             self.end(length.into());
         }
-        let mut rest: u64 = self.ended.iter().sum();
+        let mut remaining: u64 = self.ended.iter().sum();
         let mut shares = Vec::new();
         for (power, misses) in self.ended.into_iter().enumerate() {
-            if rest == 0 {
+            if remaining == 0 {
                 break;
             }
             shares.push(ChainShare {
                 length: 1 << power,
-                share: rest as f64 / self.misses as f64,
+                share: remaining as f64 / self.misses as f64,
             });
-            rest -= misses;
+            remaining -= misses;
         }
         ReadChains {
             shares,

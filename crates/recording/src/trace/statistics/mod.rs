@@ -54,7 +54,7 @@ impl Recording {
     /// # Errors
     /// [`Error::SamplesOnly`], [`Error::Damaged`], [`Error::Io`].
     pub fn trace_statistics(&self) -> Result<TraceStatistics, Error> {
-        let traced = self.full()?;
+        let traced = self.shared_trace()?;
         let marked = traced.images.files.iter().map(|file| {
             let marks = &self.metadata.marks;
             marks.iter().any(|mark| mark.pid == file.header.pid)

@@ -95,8 +95,16 @@ pub(crate) const NEOVERSE: Files = &[
     ("arm_spe_0/caps/min_interval", "1024"),
 ];
 
-pub(crate) fn events(files: Files, pace: Pace) -> Result<Vec<MemoryEvent>, String> {
-    memory_events(&Device::all(sys(files).path()), PmuEvent::Access, 30, pace)
+pub(crate) fn events(
+    files: Files,
+    rate_or_period: RateOrPeriod,
+) -> Result<Vec<MemoryEvent>, String> {
+    memory_events(
+        &Device::all(sys(files).path()),
+        PmuEvent::Access,
+        30,
+        rate_or_period,
+    )
 }
 
 /// Name, type, configuration, period or rate.
@@ -112,7 +120,7 @@ fn shape(event: &MemoryEvent) -> (&str, u32, [u64; 3], u64) {
 
 #[test]
 fn intel_servers_sample_loads_and_stores() {
-    let found = events(SKYLAKE, Pace::Rate(251.0)).unwrap();
+    let found = events(SKYLAKE, RateOrPeriod::Rate(251.0)).unwrap();
     let [loads, stores] = found.as_slice() else {
         panic!("{found:?}")
     };
@@ -134,7 +142,7 @@ fn intel_servers_sample_loads_and_stores() {
 
 #[test]
 fn loads_are_led_by_their_auxiliary_event_where_there_is_one() {
-    let found = events(SAPPHIRE_RAPIDS, Pace::Period(2003)).unwrap();
+    let found = events(SAPPHIRE_RAPIDS, RateOrPeriod::Period(2003)).unwrap();
     let leader = found[0].leader.unwrap();
     assert_eq!(configuration(&leader), [0x8203, 0, 0]);
     // The leader counts and does not sample.
@@ -147,7 +155,7 @@ fn loads_are_led_by_their_auxiliary_event_where_there_is_one() {
 
 #[test]
 fn hybrid_machines_have_events_for_each_kind_of_core() {
-    let found = events(ALDER_LAKE, Pace::Rate(97.0)).unwrap();
+    let found = events(ALDER_LAKE, RateOrPeriod::Rate(97.0)).unwrap();
     let on = |cpu| {
         let here = found.iter().filter(|event| event.on(CpuId(cpu)));
         here.map(shape)
@@ -173,7 +181,7 @@ fn hybrid_machines_have_events_for_each_kind_of_core() {
 
 #[test]
 fn amd_samples_ops_without_the_kernels_where_it_can() {
-    let found = events(ZEN_3, Pace::Period(100_007)).unwrap();
+    let found = events(ZEN_3, RateOrPeriod::Period(100_007)).unwrap();
     assert_eq!(
         shape(&found[0]),
         ("ibs_op/cnt_ctl/", 11, [1 << 19, 0, 0], 100_000)
@@ -182,7 +190,7 @@ fn amd_samples_ops_without_the_kernels_where_it_can() {
         found[0].attributes.flags & (flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV),
         0
     );
-    let found = events(ZEN_4, Pace::Rate(97.0)).unwrap();
+    let found = events(ZEN_4, RateOrPeriod::Rate(97.0)).unwrap();
     assert_eq!(
         shape(&found[0]),
         ("ibs_op/cnt_ctl,swfilt/", 11, [1 << 19, 0, 1], 97)
@@ -193,7 +201,7 @@ fn amd_samples_ops_without_the_kernels_where_it_can() {
 
 #[test]
 fn arm_samples_loads_and_stores_into_the_aux_area() {
-    let found = events(NEOVERSE, Pace::Rate(97.0)).unwrap();
+    let found = events(NEOVERSE, RateOrPeriod::Rate(97.0)).unwrap();
     let [spe] = found.as_slice() else {
         panic!("{found:?}")
     };
@@ -209,7 +217,7 @@ fn arm_samples_loads_and_stores_into_the_aux_area() {
     assert!(spe.packets && spe.on(CpuId(79)) && !spe.on(CpuId(80)));
     // The driver accepts no frequency.
     assert_eq!(spe.attributes.flags & flag::FREQ, 0);
-    let found = events(NEOVERSE, Pace::Period(10)).unwrap();
+    let found = events(NEOVERSE, RateOrPeriod::Period(10)).unwrap();
     assert_eq!(found[0].attributes.sample_period, 1024);
 }
 
@@ -239,12 +247,12 @@ fn misses_of_the_tlb_are_filtered_by_hardware_that_can() {
 #[test]
 fn others_have_none_and_bad_ones_are_named() {
     let none: Files = &[("software/type", "1"), ("breakpoint/type", "5")];
-    assert!(events(none, Pace::Rate(97.0)).unwrap().is_empty());
+    assert!(events(none, RateOrPeriod::Rate(97.0)).unwrap().is_empty());
     let odd: Files = &[
         ("cpu/type", "4"),
         ("cpu/events/mem-loads", "event=0xcd,odd=1"),
         ("cpu/format/event", "config:0-7"),
     ];
-    let error = events(odd, Pace::Rate(97.0)).unwrap_err();
+    let error = events(odd, RateOrPeriod::Rate(97.0)).unwrap_err();
     assert_eq!(error, "cpu: the kernel's formats have no `odd=1`");
 }

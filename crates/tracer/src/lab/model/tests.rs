@@ -61,9 +61,9 @@ fn a_tlb_miss_loads_the_pages_entry_through_the_caches() {
     assert_eq!(load(&mut model, 4096), 20 + 100);
     let count = |count: LabCount| model.counts[count as usize];
     assert_eq!(count(LabCount::WalkMisses), 1);
-    assert_eq!(count(LabCount::WalkFs), 300);
+    assert_eq!(count(LabCount::PageWalkWaitFs), 300);
     assert_eq!(
-        (count(LabCount::TlbMisses), count(LabCount::TlbFs)),
+        (count(LabCount::TlbMisses), count(LabCount::TlbMissTimeFs)),
         (2, 40)
     );
     assert_eq!((model.pairs[0].misses, model.pairs[1].misses), (3, 1));

@@ -25,7 +25,7 @@ pub(super) struct Code {
 
 impl Code {
     pub fn add(&mut self, row: &Row<'_>) -> Result<(), String> {
-        if !is_known(row) || self.told(row).is_some() || self.find(row).is_some() {
+        if !is_known(row) || self.address_of_known_line(row).is_some() || self.find(row).is_some() {
             return Ok(());
         }
         if self.lines.len() == LINES_MAX {
@@ -52,7 +52,7 @@ impl Code {
     }
 
     /// The instruction's own address, if the row states the line of code that is known for the address.
-    fn told(&self, row: &Row<'_>) -> Option<u64> {
+    fn address_of_known_line(&self, row: &Row<'_>) -> Option<u64> {
         let address = own(row)?;
         let known = self.lines.get(&address)?;
         let same = (known.function.as_str(), known.file.as_str(), known.line)
@@ -67,7 +67,7 @@ impl Code {
 
     /// The address that stands for a row's instruction; 0 if unknown.
     pub fn address(&self, row: &Row<'_>) -> u64 {
-        let known = || self.told(row).or_else(|| self.find(row));
+        let known = || self.address_of_known_line(row).or_else(|| self.find(row));
         let known = is_known(row).then(known).flatten();
         known.or_else(|| own(row)).unwrap_or(0)
     }

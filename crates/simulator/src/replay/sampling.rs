@@ -14,7 +14,7 @@ pub(crate) struct Distances {
 }
 
 /// State of the sampling.
-pub(super) struct Sampled {
+pub(super) struct SamplingState {
     pub distances: Distances,
     /// Least latency of shown loads, in femtoseconds.
     pub latency_min: u64,
@@ -44,7 +44,7 @@ impl Distances {
 
     /// Counts a reference from `node`; is the reference selected?
     #[inline]
-    pub fn one_in_so_many(&mut self, node: u16) -> bool {
+    pub fn is_selected(&mut self, node: u16) -> bool {
         if self.every == 1 {
             return true;
         }
@@ -58,7 +58,7 @@ impl Distances {
     }
 }
 
-impl Sampled {
+impl SamplingState {
     pub fn new(figures: &Figures, options: &Options, threads: usize) -> Self {
         Self {
             distances: Distances::new(options.every, figures.nodes, options.seed),
@@ -90,9 +90,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_in_so_many_is_shown_in_the_mean() {
+    fn the_mean_share_of_selected_references_is_one_in_every() {
         let mut distances = Distances::new(10, 1, 0);
-        let shown = (0..10_000).filter(|_| distances.one_in_so_many(0)).count();
+        let shown = (0..10_000).filter(|_| distances.is_selected(0)).count();
         // The bound is five standard deviations of a thousand distances between 1 and 19, in tenths.
         assert!(shown.abs_diff(1000) < 87, "{shown}");
     }

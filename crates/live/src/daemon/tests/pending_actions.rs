@@ -25,12 +25,12 @@ fn a_page_that_found_its_node_full_is_asked_for_again() {
             .expect("a step");
         report.entry.interval.settled
     };
-    let mut told = Vec::new();
+    let mut settled = Vec::new();
     for _ in 0..5 {
-        told.extend(step(&mut world, 10));
+        settled.extend(step(&mut world, 10));
     }
     assert_eq!(arrived(&world), 0.0);
-    assert!(told.iter().filter(|settled| settled.home == 0).count() >= 100);
+    assert!(settled.iter().filter(|page| page.home == 0).count() >= 100);
     // A page migrates at most once until counters are reset, after ten seconds. The refused migration does not count.
     for _ in 0..4 {
         step(&mut world, 500);
@@ -39,7 +39,7 @@ fn a_page_that_found_its_node_full_is_asked_for_again() {
 }
 
 #[test]
-fn pages_that_were_moved_back_are_told_of() {
+fn pages_moved_back_are_reported_to_the_policy() {
     let (mut world, mut program) = (world(), Program::new());
     let mut daemon = daemon("migrate", &world, |_| ());
     until_worse(&mut daemon, &mut world, &mut program);

@@ -18,9 +18,9 @@ pub(super) struct PendingActions {
 
 impl PendingActions {
     /// Adds the policy's current actions.
-    pub fn ask(&mut self, actions: &[Action]) {
-        let asked = actions.iter().map(|action| (action.page, action.kind));
-        self.open.extend(asked);
+    pub fn add(&mut self, actions: &[Action]) {
+        let requested = actions.iter().map(|action| (action.page, action.kind));
+        self.open.extend(requested);
     }
 
     /// Returns the pages that the policy has not been told about.
@@ -32,8 +32,8 @@ impl PendingActions {
 impl Daemon {
     /// Finds the actions that are done or given up, at the end of an interval's moves.
     pub(super) fn settle(&mut self) {
-        let mut numbers = std::mem::take(&mut self.fates.moved);
-        for (&number, &kind) in &self.fates.open {
+        let mut numbers = std::mem::take(&mut self.pending_actions.moved);
+        for (&number, &kind) in &self.pending_actions.open {
             if kind == ActionKind::Collapse {
                 // Without interleaving, the page may move to a single node again.
                 self.interleaved.forget(number);
@@ -50,12 +50,12 @@ impl Daemon {
         numbers.sort_unstable();
         numbers.dedup();
         for number in numbers {
-            self.fates.open.remove(&number);
+            self.pending_actions.open.remove(&number);
             // A policy sees a page that is interleaved instead of replicated as a page with copies.
             let home = self.homes.of(number);
             if let Some(home) = home.filter(|_| !self.interleaved.has(number)) {
                 let page = number;
-                self.fates.settled.push(PageHome { page, home });
+                self.pending_actions.settled.push(PageHome { page, home });
             }
         }
     }

@@ -31,7 +31,7 @@ const SWITCH_SHARE: u64 = 100;
 /// CPU time that the recorder needs per sample, besides its rounds.
 const RECORDER_SAMPLE_NS: f64 = 1_000.0;
 /// Number of samples from which the newest estimate of busy CPUs replaces earlier ones.
-const SAMPLES_TELLING: f64 = 32.0;
+const ESTIMATE_SAMPLES: f64 = 32.0;
 /// Lowest rate of the signal source, whose timers take a new period only with their next sample.
 const SIGNAL_MIN_HZ: f64 = 10.0;
 /// Relative distance within which a rate is set to the steady rate.
@@ -52,7 +52,7 @@ pub(crate) struct SampleTotals {
 }
 
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct BudgetedRate {
     budget: Budget,
     levels: Levels,
     source: Source,
@@ -61,7 +61,7 @@ pub(crate) struct Pace {
     /// Cost of a sample inside the program, for close and for distant samples.
     close_ns: f64,
     apart_ns: f64,
-    seen: SampleTotals,
+    totals: SampleTotals,
     running: f64,
     threads: f64,
     last_busy: f64,
@@ -70,15 +70,15 @@ pub(crate) struct Pace {
     rounds: f64,
     /// CPU time of the recorder at the beginning of the command.
     recorder_begin_ns: u64,
-    wanted_hz: f64,
+    target_hz: f64,
     setting: Setting,
     next_ns: u64,
     random: Random,
     pub changes: Vec<RateChange>,
 }
 
-impl Pace {
-    /// A pace with events of these rates, the slowest first, and the rate of long runs. The signal source uses only
+impl BudgetedRate {
+    /// A rate for events of these rates, the slowest first, and the rate of long runs. The signal source uses only
     /// the latter.
     pub fn new(
         steady_hz: f64,
@@ -95,7 +95,7 @@ impl Pace {
             _ => levels.full_hz(),
         };
         let apart_ns = calibration.sample_cost_ns.unwrap_or(UNMEASURED_COST_NS);
-        let mut pace = Self {
+        let mut budgeted = Self {
             budget: Budget::new(steady_hz, most_hz.min(MAX_RATE_HZ), cpus),
             setting: levels.nearest(steady_hz),
             levels,
@@ -104,7 +104,7 @@ impl Pace {
             cpus,
             close_ns: calibration.close_cost_ns.unwrap_or(apart_ns),
             apart_ns,
-            seen: SampleTotals {
+            totals: SampleTotals {
                 until_ns: now_ns,
                 ..SampleTotals::default()
             },
@@ -114,13 +114,13 @@ impl Pace {
             inside_ns: 0.0,
             rounds: 0.0,
             recorder_begin_ns: own_time_ns(),
-            wanted_hz: most_hz,
+            target_hz: most_hz,
             next_ns: now_ns,
             random: Random::new(now_ns),
             changes: Vec::new(),
         };
-        pace.choose(now_ns);
-        pace
+        budgeted.choose(now_ns);
+        budgeted
     }
 
     /// Rate at which samples have weight 1.
@@ -138,7 +138,7 @@ impl Pace {
     /// Notes that the command begins now: earlier CPU time does not count as sampling.
     pub fn begin(&mut self, now_ns: u64) {
         self.recorder_begin_ns = own_time_ns();
-        self.seen.until_ns = now_ns;
+        self.totals.until_ns = now_ns;
         self.next_ns = now_ns + FAST_NS as u64;
     }
 
@@ -159,27 +159,27 @@ impl Pace {
 
     /// Mean cost of a sample, including the recorder's part; `None` without samples.
     pub fn sample_ns(&self) -> Option<f64> {
-        (self.seen.samples > 0).then(|| self.spent_ns() / self.seen.samples as f64)
+        (self.totals.samples > 0).then(|| self.spent_ns() / self.totals.samples as f64)
     }
 
     /// Enters the samples that were read.
-    pub fn take_in(&mut self, seen: SampleTotals) {
-        let new = seen.samples.saturating_sub(self.seen.samples) as f64;
-        let passed_ns = seen.until_ns.saturating_sub(self.seen.until_ns) as f64;
-        self.inside_ns += new * self.inside_at(self.wanted_hz);
+    pub fn take_in(&mut self, totals: SampleTotals) {
+        let new = totals.samples.saturating_sub(self.totals.samples) as f64;
+        let passed_ns = totals.until_ns.saturating_sub(self.totals.until_ns) as f64;
+        self.inside_ns += new * self.inside_at(self.target_hz);
         self.rounds += 1.0;
         if passed_ns > 0.0 {
-            let newest = (seen.taken_ns - self.seen.taken_ns) / passed_ns;
-            self.running += (newest - self.running) * (new / SAMPLES_TELLING).min(1.0);
+            let newest = (totals.taken_ns - self.totals.taken_ns) / passed_ns;
+            self.running += (newest - self.running) * (new / ESTIMATE_SAMPLES).min(1.0);
         }
-        if let Some(busy) = seen.threads {
+        if let Some(busy) = totals.threads {
             // In the round in which one program follows another, both look busy.
             self.threads = busy.min(self.last_busy);
             self.last_busy = busy;
         }
-        self.seen = SampleTotals {
-            until_ns: seen.until_ns.max(self.seen.until_ns),
-            ..seen
+        self.totals = SampleTotals {
+            until_ns: totals.until_ns.max(self.totals.until_ns),
+            ..totals
         };
     }
 
@@ -196,7 +196,7 @@ impl Pace {
     }
 
     /// Time until the next choice.
-    pub fn patience(&self, now_ns: u64) -> Duration {
+    pub fn timeout(&self, now_ns: u64) -> Duration {
         Duration::from_nanos(self.next_ns.saturating_sub(now_ns))
     }
 
@@ -204,23 +204,23 @@ impl Pace {
         let at_once = self.threads.min(self.cpus as f64);
         let stretch = (at_once / self.running.max(0.01)).clamp(1.0, STRETCH_MAX);
         let ahead_ns = match () {
-            () if self.wanted_hz == self.steady_hz => STEADY_NS,
-            () if self.wanted_hz < self.steady_hz => {
+            () if self.target_hz == self.steady_hz => STEADY_NS,
+            () if self.target_hz < self.steady_hz => {
                 (SLOW_PART * self.budget.phase_ns()).clamp(FAST_NS, SLOW_NS) * stretch
             }
             () if self.cpus > FEW_CPUS => FAST_MANY_NS,
             () => FAST_NS * stretch,
         };
-        let unread_ns = now_ns.saturating_sub(self.seen.until_ns) as f64;
+        let unread_ns = now_ns.saturating_sub(self.totals.until_ns) as f64;
         let unread = self.setting.rate_hz * self.running * unread_ns / 1e9;
-        let inside_ns = self.inside_at(self.wanted_hz);
+        let inside_ns = self.inside_at(self.target_hz);
         let is_first = self.changes.is_empty();
         let spent_ns = match is_first {
             true => 0.0,
             false => self.spent_ns() + unread * inside_ns,
         };
         let rate_hz = self.budget.rate_hz(&Progress {
-            program_ns: self.seen.taken_ns,
+            program_ns: self.totals.taken_ns,
             spent_ns,
             round_ns: self.recorder_ns() / self.rounds.max(1.0),
             slow_ns: SLOW_NS * stretch,
@@ -232,7 +232,7 @@ impl Pace {
         // Near the steady rate, switching between levels costs more than it gains.
         let is_steady = (rate_hz / self.steady_hz - 1.0).abs() < STEADY_WITHIN;
         let rate_hz = if is_steady { self.steady_hz } else { rate_hz };
-        self.wanted_hz = rate_hz;
+        self.target_hz = rate_hz;
         self.setting = match self.source {
             Source::Signal => Setting {
                 events: 0,
@@ -287,77 +287,81 @@ mod tests {
         }
     }
 
-    /// Simulates two threads for some seconds and a round. Returns the pace, and the share of the time that the
+    /// Simulates two threads for some seconds and a round. Returns the chosen rates, and the share of the time that the
     /// samples' weights stand for.
-    fn recorded(seconds: f64) -> (Pace, f64) {
-        let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+    fn recorded(seconds: f64) -> (BudgetedRate, f64) {
+        let mut budgeted = BudgetedRate::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
         let (mut now_ns, mut written, mut weights) = (1, SampleTotals::default(), 0.0);
         let mut rest = 0.0;
         while (now_ns as f64) < seconds * 1e9 {
-            let setting = pace.setting();
-            let step_ns = pace.patience(now_ns).as_nanos() as u64 + 100_000;
+            let setting = budgeted.setting();
+            let step_ns = budgeted.timeout(now_ns).as_nanos() as u64 + 100_000;
             rest += setting.rate_hz * 2.0 * step_ns as f64 / 1e9;
             let samples = f64::floor(rest);
             rest -= samples;
             now_ns += step_ns;
             // Samples are read one round after they were written.
-            pace.take_in(written);
+            budgeted.take_in(written);
             written.samples += samples as u64;
-            written.taken_ns += samples * f64::from(setting.weight) * 1e9 / pace.full_hz();
+            written.taken_ns += samples * f64::from(setting.weight) * 1e9 / budgeted.full_hz();
             written.until_ns = now_ns;
             written.threads = Some(2.0);
             weights += samples * f64::from(setting.weight);
-            pace.due(now_ns);
+            budgeted.due(now_ns);
         }
-        let stood_for = weights / pace.full_hz() / (2.0 * now_ns as f64 / 1e9);
-        (pace, stood_for)
+        let stood_for = weights / budgeted.full_hz() / (2.0 * now_ns as f64 / 1e9);
+        (budgeted, stood_for)
     }
 
     #[test]
     fn a_second_has_thousands_of_samples_for_at_most_80_ms() {
-        let (pace, _) = recorded(1.0);
-        assert!(pace.seen.samples >= 4_000, "{}", pace.seen.samples);
-        assert!(pace.inside_ns < 80e6, "{}", pace.inside_ns);
-        assert!(pace.changes[0].rate_hz > 2_000.0);
+        let (budgeted, _) = recorded(1.0);
+        assert!(
+            budgeted.totals.samples >= 4_000,
+            "{}",
+            budgeted.totals.samples
+        );
+        assert!(budgeted.inside_ns < 80e6, "{}", budgeted.inside_ns);
+        assert!(budgeted.changes[0].rate_hz > 2_000.0);
     }
 
     #[test]
     fn weights_stand_for_the_time_whatever_the_length() {
         for seconds in [0.3, 1.0, 5.0, 60.0] {
-            let (pace, stood_for) = recorded(seconds);
+            let (budgeted, stood_for) = recorded(seconds);
             assert!((stood_for - 1.0).abs() < 0.1, "{stood_for} of {seconds} s");
-            assert!(pace.changes.is_sorted_by_key(|change| change.time_ns));
+            assert!(budgeted.changes.is_sorted_by_key(|change| change.time_ns));
         }
     }
 
     #[test]
     fn close_samples_cost_less() {
-        let pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
-        assert_eq!(pace.inside_at(9_000.0), 12_000.0);
-        assert_eq!(pace.inside_at(100.0), 18_000.0);
-        assert!((12_000.0..18_000.0).contains(&pace.inside_at(1_000.0)));
-        let signal = Pace::new(200.0, &[200.0], Source::Signal, &calibration(), 2, 1);
+        let budgeted = BudgetedRate::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+        assert_eq!(budgeted.inside_at(9_000.0), 12_000.0);
+        assert_eq!(budgeted.inside_at(100.0), 18_000.0);
+        assert!((12_000.0..18_000.0).contains(&budgeted.inside_at(1_000.0)));
+        let signal = BudgetedRate::new(200.0, &[200.0], Source::Signal, &calibration(), 2, 1);
         assert_eq!(signal.inside_at(9_000.0), 18_000.0);
         assert!(signal.setting().rate_hz > 200.0 && signal.setting().rate_hz <= 1_000.0);
     }
 
     #[test]
     fn a_switch_that_takes_long_is_not_soon_followed_by_another() {
-        let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
-        pace.begin(1_000);
-        pace.switched(2_000, 5_000_000);
-        assert!(pace.patience(2_000) >= Duration::from_millis(500));
+        let mut budgeted = BudgetedRate::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+        budgeted.begin(1_000);
+        budgeted.switched(2_000, 5_000_000);
+        assert!(budgeted.timeout(2_000) >= Duration::from_millis(500));
     }
 
     #[test]
     fn one_program_after_the_other_is_no_second_thread() {
-        let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+        let mut budgeted = BudgetedRate::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
         let mut busy = |threads| {
-            pace.take_in(SampleTotals {
+            budgeted.take_in(SampleTotals {
                 threads: Some(threads),
                 ..SampleTotals::default()
             });
-            pace.threads
+            budgeted.threads
         };
         assert_eq!([busy(1.0), busy(1.9), busy(1.0)], [1.0, 1.0, 1.0]);
         assert_eq!([busy(1.6), busy(2.0), busy(2.0)], [1.0, 1.6, 2.0]);
