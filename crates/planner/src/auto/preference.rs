@@ -39,7 +39,7 @@ pub(super) enum Ground {
     /// The choice makes hardly an access slower, so it has nothing to lose, whatever the object's share of the
     /// program's time.
     HardlySlower,
-    /// The choice relieves the one node whose memory serves all threads, and makes about as many accesses local.
+    /// The choice relieves the one node whose memory serves all threads, and makes about as many accesses local, or more.
     Relief,
     /// The choice makes more accesses local than another choice does.
     Local,
@@ -135,9 +135,12 @@ pub(super) fn preferred(
             ground: Ground::Local,
         });
     };
-    let ground = match loses_nothing(context, group, decision, latency_ns, parameters) {
-        true => Ground::HardlySlower,
-        false => Ground::Local,
+    let ground = if loses_nothing(context, group, decision, latency_ns, parameters) {
+        Ground::HardlySlower
+    } else if relieves_one_node(context, group, decision, parameters) {
+        Ground::Relief
+    } else {
+        Ground::Local
     };
     // Other threads would wait for the slowest thread.
     let is_slower = || match uses(context, group, decision, parameters) {
@@ -203,21 +206,28 @@ pub(crate) fn loses_nothing(
     changed.lost_part() <= LOST_PART_MAX
 }
 
-/// True if a decision interleaves a group that threads of several nodes use alike and first touch has on one node. It
-/// relieves the one node's memory, and makes about as many accesses local as before. False if threads of that node use
-/// the group clearly more than the others, such as the only thread that writes: they would lose more than others gain.
+/// True if a decision relieves the memory of one node, which has a group under first touch although threads of several
+/// nodes use the group alike. The decision interleaves a shared group, which makes about as many accesses local as before,
+/// or places a group by one of two patterns in turn, which makes clearly more accesses local. False if threads of that
+/// node use the group clearly more than the others, such as the only thread that writes: they would lose more than others
+/// gain.
 pub(crate) fn relieves_one_node(
     context: &Context,
     group: &ObjectGroup,
     decision: &Decision,
     parameters: &Parameters,
 ) -> bool {
-    if !group.pattern.is_shared() || !matches!(decision.placement, Placement::Interleave { .. }) {
+    let is_interleaved = matches!(decision.placement, Placement::Interleave { .. });
+    if !(group.pattern.is_shared() && is_interleaved || has_patterns_in_turn(group)) {
         return false;
     }
-    let Some([before, _]) = uses(context, group, decision, parameters) else {
+    let Some([before, after]) = uses(context, group, decision, parameters) else {
         return false;
     };
+    let more_local = after.local_share() - before.local_share();
+    if has_patterns_in_turn(group) && more_local < MORE_LOCAL_IN_TURN {
+        return false;
+    }
     let by_memory = before.by_memory();
     let all: f64 = by_memory.iter().sum();
     let nodes = by_memory.iter().enumerate();
@@ -292,6 +302,12 @@ impl Uses {
             }
         }
         sums
+    }
+
+    fn local_share(&self) -> f64 {
+        let local = self.0.values().map(|(reader, counts)| counts[*reader]);
+        let all = self.0.values().flat_map(|(_, counts)| counts);
+        local.sum::<f64>() / all.sum::<f64>().max(f64::MIN_POSITIVE)
     }
 
     /// Weighted accesses of the thread that takes longest for them, by the machine's weights.

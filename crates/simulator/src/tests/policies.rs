@@ -184,7 +184,7 @@ fn traffic_is_the_former_name_of_carrefour() {
 }
 
 #[test]
-fn asked_is_the_former_name_of_a_policys_own_source() {
+fn asked_is_the_former_name_of_the_source_policy() {
     for word in ["asked", "policy"] {
         let parameters = job("carrefour", &[("source", word)]).parameters();
         assert!(

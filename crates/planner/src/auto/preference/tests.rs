@@ -114,6 +114,45 @@ fn objects_that_all_threads_read_are_spread_if_on_one_node() {
 }
 
 #[test]
+fn rows_and_columns_in_turn_on_one_node_get_blocks_however_little_time_that_saves() {
+    // `busy`: factor of the main thread's accesses.
+    let of = |busy: f32| {
+        decided(|attribution| {
+            let group = grid(attribution);
+            let Pattern::Block { team, .. } = group.pattern else {
+                panic!("{:?}", group.pattern);
+            };
+            let page_bytes = group.affinity.page_bytes;
+            let columns = Pattern::BlockCyclic {
+                team,
+                block_bytes: page_bytes,
+                period_bytes: 4 * page_bytes,
+            };
+            group.pattern = Pattern::InTurn(Box::new([group.pattern.clone(), columns]));
+            let in_turn = |cell: &Cell| {
+                let mut row = *cell;
+                (row.loads, row.stores) = (cell.loads / 2.0, cell.stores / 2.0);
+                let column = Cell {
+                    thread: ThreadIndex(cell.page % 4),
+                    ..row
+                };
+                [row, column]
+            };
+            let mut cells: Vec<Cell> = group.affinity.cells.iter().flat_map(in_turn).collect();
+            for cell in cells.iter_mut().filter(|cell| cell.thread.0 == 0) {
+                (cell.loads, cell.stores) = (busy * cell.loads, busy * cell.stores);
+            }
+            group.affinity.cells = cells;
+            add_one_of_a_hundred_times_the_cost(attribution);
+        })
+    };
+    let placed = of(1.0);
+    assert!(is_block(placed.as_ref()), "{placed:?}");
+    // The main thread, which has all pages near, makes nearly all accesses.
+    assert!(!is_block(of(100.0).as_ref()));
+}
+
+#[test]
 fn a_main_thread_that_looks_in_now_and_then_is_no_user() {
     let of = |by_main: f32| {
         let cpus = &[0, 0, 1, 2, 3];
