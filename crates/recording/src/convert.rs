@@ -8,7 +8,6 @@ use nearpage_machine::Machine;
 use rustc_hash::FxHashMap;
 
 use crate::assemble::{Assembled, Statics, assemble};
-use crate::error::IoContext;
 use crate::folder::{self, LOG_FOLDER, TRACE_FOLDER};
 use crate::jit;
 use crate::log::LogReader;
@@ -160,8 +159,7 @@ pub(crate) fn convert(folder: &Path, paths: &ModulePaths) -> Result<(), Error> {
     if metadata.launched.is_some() {
         shared::share(folder);
     }
-    let logs = folder.join(LOG_FOLDER);
-    std::fs::remove_dir_all(&logs).at(&logs, "remove the folder")
+    folder::remove_logs(folder)
 }
 
 fn name_call_sites(assembled: &mut Assembled, metadata: &mut Metadata, paths: &ModulePaths) {

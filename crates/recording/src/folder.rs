@@ -21,6 +21,10 @@ pub const MACHINE_FILE: &str = "machine.toml";
 pub const LOG_FOLDER: &str = "log";
 /// Folder of the trace, with a file per process image.
 pub const TRACE_FOLDER: &str = "trace";
+/// Name of [`LOG_FOLDER`] while it is removed.
+const REMOVED_LOG_FOLDER: &str = "log.removed";
+/// Attempts to remove a folder in which processes make files that had found it by its former name.
+const REMOVALS_MAX: usize = 100;
 /// The recorder's own log, in [`LOG_FOLDER`].
 pub const RECORDER_LOG_FILE: &str = "recorder.log";
 
@@ -189,4 +193,49 @@ pub(crate) fn read_machine(folder: &Path) -> Result<Machine, Error> {
         .validate()
         .map_err(|fault| Error::damaged(&file, fault))?;
     Ok(machine)
+}
+
+/// Removes the logs of a recording that has its tables. Processes of the program may live on and start others, each of
+/// which makes a log. So the folder first gets another name, under which they don't find it.
+///
+/// # Errors
+/// The folder cannot be renamed or removed.
+pub fn remove_logs(folder: &Path) -> Result<(), Error> {
+    let removed = folder.join(REMOVED_LOG_FOLDER);
+    let logs = folder.join(LOG_FOLDER);
+    fs::rename(&logs, &removed).at(&logs, "rename the folder")?;
+    for _ in 1..REMOVALS_MAX {
+        match fs::remove_dir_all(&removed) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+            done => return done.at(&removed, "remove the folder"),
+        }
+    }
+    fs::remove_dir_all(&removed).at(&removed, "remove the folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_are_removed_while_processes_make_new_ones() {
+        let scratch = tempfile::tempdir().unwrap();
+        let logs = scratch.path().join(LOG_FOLDER);
+        fs::create_dir(&logs).unwrap();
+        File::create(logs.join("begun")).unwrap();
+        let makes_logs = || {
+            let made =
+                (0..).take_while(|number| File::create(logs.join(number.to_string())).is_ok());
+            made.count()
+        };
+        std::thread::scope(|scope| {
+            let made = [scope.spawn(makes_logs), scope.spawn(makes_logs)];
+            while fs::read_dir(&logs).unwrap().count() < 100 {
+                std::hint::spin_loop();
+            }
+            remove_logs(scratch.path()).unwrap();
+            assert!(made.into_iter().all(|made| made.join().is_ok()));
+        });
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
 }
