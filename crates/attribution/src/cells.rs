@@ -5,8 +5,8 @@
 //! initialisation and for the later accesses separately. A group with more cells doubles its unit of pages until they
 //! fit. All groups together keep at most [`CELLS_MAX`]; while they have more, each group's bound is halved. Both steps
 //! depend only on the set of accesses, not on their order, so a recording has one result. A worker sees a part of the
-//! set and allows itself twice the total, as a part of a group never has more than twice the cells that the whole
-//! keeps at the coarser unit. A group can't be coarser than one page, so the minimum is groups × threads.
+//! set and allows itself twice both bounds. A part of a group never has more than twice the cells that the whole keeps
+//! at the coarser unit. A group can't be coarser than one page, so the minimum is groups × threads.
 
 use nearpage_recording::ThreadIndex;
 use rustc_hash::FxHashMap;

@@ -48,8 +48,7 @@ impl GroupPart {
     }
 
     /// Takes the sums out as packed tables. `self` stays empty, with its room allocated.
-    fn take_packed(&mut self, group_cells_max: usize) -> Self {
-        self.cells.fit(self.cells_max.min(group_cells_max));
+    fn take_packed(&mut self) -> Self {
         Self {
             loads: std::mem::take(&mut self.loads),
             stores: std::mem::take(&mut self.stores),
@@ -378,8 +377,8 @@ impl Part {
         if part.cells.add(page, thread, amount) {
             self.cell_count += 1;
             let cells_max = part.cells_max.min(self.group_cells_max);
-            // Cells that are spread thinly have to become coarse before fewer are left. With room for twice as many that is
-            // done at once and not a doubling at a time, each of which goes through all cells.
+            // Thinly spread cells must become much coarser before fewer remain. With room for twice as many, one pass through
+            // the cells does that instead of one pass for each doubling.
             if part.cells.len() > 2 * cells_max {
                 let before = part.cells.len();
                 part.cells.fit(cells_max);
@@ -415,15 +414,16 @@ impl Part {
         }
     }
 
-    /// Takes the sums out as packed tables. `self` stays empty with its room allocated, as growing tables takes as
-    /// long as adding.
+    /// Takes the sums out as packed tables, each group within its bound. `self` stays empty with its room allocated, as
+    /// growing tables takes as long as adding.
     pub fn take_packed(&mut self) -> Self {
+        self.fit(usize::MAX);
         let mut slots = vec![u32::MAX; self.slots.len()];
         let mut groups = Vec::new();
         let accessed = self.groups.iter_mut();
         for (group, part) in accessed.filter(|(_, part)| !part.cells.is_empty()) {
             slots[*group as usize] = groups.len() as u32;
-            groups.push((*group, part.take_packed(self.group_cells_max)));
+            groups.push((*group, part.take_packed()));
         }
         Self {
             kinds: std::mem::take(&mut self.kinds),

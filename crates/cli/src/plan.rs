@@ -170,15 +170,17 @@ fn show(
         let named = printable(&file.to_string_lossy());
         terminal::print(&format!("{text}\nThe plan is in {named}\n"))?;
         let file = shell::path(file);
-        let threads = openmp_threads(&decided.plan);
+        let threads = openmp_threads([&decided.plan]);
         terminal::next(&format!("{threads}nearpage run --plan {file} -- {command}"));
     }
     Ok(())
 }
 
 /// Start of a command line that gives a run as many OpenMP threads as the recording had; empty where it gets them anyway.
-pub fn openmp_threads(plan: &Plan) -> String {
-    openmp_threads_to_set(plan)
+pub fn openmp_threads<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> String {
+    let mut plans = plans.into_iter();
+    plans
+        .find_map(openmp_threads_to_set)
         .map_or_else(String::new, |threads| format!("OMP_NUM_THREADS={threads} "))
 }
 

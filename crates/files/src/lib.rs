@@ -18,7 +18,9 @@ mod process;
 mod temporary;
 
 pub use names::{bytes_of_text, bytes_to_text, path_from_text, path_to_text, readable};
-pub use process::{MappedFile, MapsLine, living_thread, memory_folder, path_inside};
+pub use process::{
+    DELETED_SUFFIX, MappedFile, MapsLine, living_thread, memory_folder, path_inside,
+};
 pub use temporary::TemporaryFolder;
 
 /// Opens a regular file for reading.

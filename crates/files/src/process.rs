@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use crate::open;
 
 /// Suffix that the kernel appends to the path of a mapped file that no longer has its name.
-const DELETED: &[u8] = b" (deleted)";
+pub const DELETED_SUFFIX: &str = " (deleted)";
+const DELETED: &[u8] = DELETED_SUFFIX.as_bytes();
 
 /// Whether a `stat` file describes a thread that has ended.
 fn has_ended(stat: &[u8]) -> bool {

@@ -195,22 +195,26 @@ pub(crate) fn read_machine(folder: &Path) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// Removes the logs of a recording that has its tables. Processes of the program may live on and start others, each of
+/// Removes the logs of a recording whose accesses are in tables. Processes of the program may live on and start others, each of
 /// which makes a log. So the folder first gets another name, under which they don't find it.
 ///
 /// # Errors
 /// The folder cannot be renamed or removed.
-pub fn remove_logs(folder: &Path) -> Result<(), Error> {
+pub(crate) fn remove_logs(folder: &Path) -> Result<(), Error> {
     let removed = folder.join(REMOVED_LOG_FOLDER);
     let logs = folder.join(LOG_FOLDER);
     fs::rename(&logs, &removed).at(&logs, "rename the folder")?;
-    for _ in 1..REMOVALS_MAX {
+    let mut attempts = 1;
+    loop {
         match fs::remove_dir_all(&removed) {
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+            Err(error)
+                if error.kind() == ErrorKind::DirectoryNotEmpty && attempts < REMOVALS_MAX =>
+            {
+                attempts += 1;
+            }
             done => return done.at(&removed, "remove the folder"),
         }
     }
-    fs::remove_dir_all(&removed).at(&removed, "remove the folder")
 }
 
 #[cfg(test)]

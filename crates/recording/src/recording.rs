@@ -332,8 +332,7 @@ impl Recording {
         folder::write_machine(folder, machine)?;
         let mut writer = TablesWriter::create(folder)?;
         write_accesses(&mut writer)?;
-        let logs = folder.join(folder::LOG_FOLDER);
-        std::fs::remove_dir_all(&logs).at(&logs, "remove the folder")?;
+        folder::remove_logs(folder)?;
         writer.finish(tables, metadata)
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use nearpage_files::{MappedFile, path_from_text, path_inside};
+use nearpage_files::{DELETED_SUFFIX, MappedFile, path_from_text, path_inside};
 use rustc_hash::FxHashMap;
 
 use crate::architecture::Decoder;
@@ -200,9 +200,6 @@ impl AddressSpaces {
         }
     }
 }
-
-/// Suffix that the kernel appends to the path of a deleted file.
-pub(crate) const DELETED_SUFFIX: &str = " (deleted)";
 
 /// Path and build-id. Files that have no build-id and cannot be reached by path are also told apart by process and
 /// address, as other files may have the same path.

@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
+use nearpage_files::DELETED_SUFFIX;
 use nearpage_recording::elf::ElfFile;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::address_space::DELETED_SUFFIX;
 use crate::mappings::{Change, Mappings};
 use crate::processes::{Mapping, Processes};
 

@@ -150,10 +150,7 @@ fn show(
     let first = job.ranks.first();
     let command = shell::command(first.map_or(&[], |rank| &rank.metadata.command));
     let plans = decisions.iter().flat_map(|decision| &decision.plans);
-    let threads = plans
-        .map(|decided| openmp_threads(&decided.plan))
-        .find(|threads| !threads.is_empty());
-    let threads = threads.unwrap_or_default();
+    let threads = openmp_threads(plans.map(|decided| &decided.plan));
     terminal::next(&format!(
         "{threads}{launch}nearpage run --plan {} -- {command}",
         shell::path(output)

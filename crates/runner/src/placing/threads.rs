@@ -44,7 +44,7 @@ impl RunThreads {
             } else {
                 known
             },
-            openmp_threads: variable("OMP_NUM_THREADS").and_then(|value| openmp_threads(&value)),
+            openmp_threads: openmp_variable(),
             places: variable("OMP_PLACES").map(|value| openmp_places(&value).unwrap_or_default()),
             binding: ["OMP_PROC_BIND", "GOMP_CPU_AFFINITY"]
                 .into_iter()
@@ -204,8 +204,7 @@ fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<ThreadP
 /// this environment has so many anyway, or if the program uses no OpenMP.
 pub fn openmp_threads_to_set(plan: &Plan) -> Option<u32> {
     let team = plan.teams.iter().find(|team| team.name == Team::OPENMP)?;
-    let here = variable("OMP_NUM_THREADS").and_then(|value| openmp_threads(&value));
-    let here = here.or_else(|| Some(affinity_mask().ok()?.as_slice().len()));
+    let here = openmp_variable().or_else(|| Some(affinity_mask().ok()?.as_slice().len()));
     (here != Some(team.threads as usize)).then_some(team.threads)
 }
 
@@ -231,6 +230,11 @@ fn affinity_mask() -> Result<CpuList, Error> {
         .filter(is_set)
         .map(CpuId)
         .collect())
+}
+
+/// The number of threads that `OMP_NUM_THREADS` sets.
+fn openmp_variable() -> Option<usize> {
+    openmp_threads(&variable("OMP_NUM_THREADS")?)
 }
 
 /// First number of `OMP_NUM_THREADS`, which may list a number for each nesting level.

@@ -43,6 +43,19 @@ fn grid(attribution: &mut Attribution) -> &mut ObjectGroup {
         .unwrap()
 }
 
+/// The pattern of single pages that go round the four threads which use a block each of the grid.
+fn pages_in_turn(group: &ObjectGroup) -> Pattern {
+    let Pattern::Block { team, .. } = group.pattern else {
+        panic!("{:?}", group.pattern);
+    };
+    let page_bytes = group.affinity.page_bytes;
+    Pattern::BlockCyclic {
+        team,
+        block_bytes: page_bytes,
+        period_bytes: 4 * page_bytes,
+    }
+}
+
 /// Adds an object beside which the grid's decision hardly changes the time.
 fn add_one_of_a_hundred_times_the_cost(attribution: &mut Attribution) {
     let group = grid(attribution);
@@ -119,15 +132,7 @@ fn rows_and_columns_in_turn_on_one_node_get_blocks_however_little_time_that_save
     let of = |busy: f32| {
         decided(|attribution| {
             let group = grid(attribution);
-            let Pattern::Block { team, .. } = group.pattern else {
-                panic!("{:?}", group.pattern);
-            };
-            let page_bytes = group.affinity.page_bytes;
-            let columns = Pattern::BlockCyclic {
-                team,
-                block_bytes: page_bytes,
-                period_bytes: 4 * page_bytes,
-            };
+            let columns = pages_in_turn(group);
             group.pattern = Pattern::InTurn(Box::new([group.pattern.clone(), columns]));
             let in_turn = |cell: &Cell| {
                 let mut row = *cell;
@@ -216,15 +221,7 @@ fn pages_that_threads_filled_in_turn_are_left_though_few_of_their_faults_were_se
     let cyclic = |faults: &dyn Fn(u32, u32) -> u32| {
         decided(|attribution| {
             let group = grid(attribution);
-            let Pattern::Block { team, .. } = group.pattern else {
-                panic!("{:?}", group.pattern);
-            };
-            let page_bytes = group.affinity.page_bytes;
-            group.pattern = Pattern::BlockCyclic {
-                team,
-                block_bytes: page_bytes,
-                period_bytes: 4 * page_bytes,
-            };
+            group.pattern = pages_in_turn(group);
             let mut threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
             threads.truncate(4);
             for cell in &mut group.affinity.cells {
