@@ -221,7 +221,7 @@ impl Team {
 const MAIN_TEAM: &str = "main";
 
 impl ObjectGroup {
-    /// Largest number of instances in [`ObjectGroup::samples`].
+    /// Largest number of instances in [`ObjectGroup::listed_instances`].
     pub const LISTED_INSTANCES_MAX: usize = 64;
 
     /// Loads and stores, by weight.

@@ -26,7 +26,7 @@ const VERSION_WITHOUT_COSTS: u32 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// Version of the log's form: [`VERSION`] in new logs.
+    /// Version of the log's form, which grows with each change of the form.
     pub nearpage_live: u32,
     /// Name of the policy.
     pub policy: String,

@@ -1,5 +1,5 @@
 //! Homes of unmatched memory: a memory policy of the whole process, as the kernel carries it out
-//! ([`nearpage_plan::Compact::rest`]).
+//! ([`nearpage_plan::Compact::unmatched_nodes`]).
 
 use nearpage_machine::NodeId;
 use nearpage_plan::Start;
