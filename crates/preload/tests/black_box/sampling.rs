@@ -127,7 +127,9 @@ fn samples_that_the_program_blocks_are_counted() {
         assert!(rings[0].missed() > 0);
     }
     if let Some((_, rings)) = sampled(&["blocked"], false) {
-        assert_eq!(rings[0].of(Kind::Sample).count(), 0);
+        // The program works for 200 periods. A timer that is due before it has blocked its signals makes a sample.
+        let samples = rings[0].of(Kind::Sample).count();
+        assert!(samples < 20, "{samples}");
         assert!(rings[0].blocked_ns > 0);
     }
 }
