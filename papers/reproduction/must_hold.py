@@ -69,7 +69,7 @@ Experiments behind what is missed:
   turns), so that a line is written by all for each ray, and fewer of its data misses will be in long read chains (60 % published, 95 % of the one before). Neither has been replayed.
   Of the real programs' six statements that do not hold, two are the model's: a trigger that follows contention finds none, as nobody else holds memlock, and remote misses gain nothing, as directories alone contend. Four are the programs': Engineering's stall is 32 % of its time for his 55, its hot pages are a few dozen, so that one TLB miss in
   ten finds few of them, and on FLASH 89 % is local for 88 by traces (by less than what tracings differ); half of what `sqlite3` misses is a mapped file that nobody writes.
-- The prefetcher is in replays alone (`[prefetcher]` of `carrefour-a` and `carrefour-b`). The tracer's caches have none, nor has the model behind `plan`, which is worst on `carrefour-a` for it ([accuracy](../docs/explain/accuracy.md)), nor the lab. What it does to a figure: 1285 cycles for 707, in the table above.
+- The prefetcher is in replays (`[prefetcher]` of `carrefour-a` and `carrefour-b`), and as a mean in the model behind `plan` ([contention](../docs/explain/contention.md#misses-that-overlap)). The tracer's caches have none, nor has the lab. What it does to a figure: 1285 cycles for 707, in the table above.
 """
 
 

@@ -117,8 +117,6 @@ pub(crate) type Saving = Result<Uncertainty, String>;
 /// Withdraws a plan of `auto` whose saving is in doubt, except decisions that can hardly lose. None if the plan places
 /// nothing, or nothing can be predicted.
 pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<Saving> {
-    let places =
-        |one: &Decision| one.placement != Placement::FirstTouch || one.start != Start::Allocation;
     if !plan.decisions.iter().any(places) {
         return None;
     }
@@ -172,8 +170,14 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     )))
 }
 
+/// Does a decision place pages, rather than leave them to first touch?
+fn places(decision: &Decision) -> bool {
+    decision.placement != Placement::FirstTouch || decision.start != Start::Allocation
+}
+
 /// Keeps a plan's decisions that hardly make an access slower, each judged by itself: they have nothing to lose. False
-/// if there is none.
+/// if there is none. Decisions for first touch stay: they keep objects apart from the memory around them, which another
+/// decision may place.
 fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Parameters) -> bool {
     let Ok(timing) = input.machine.timing() else {
         return false;
@@ -191,9 +195,10 @@ fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Paramete
         is_kept[at] = auto::loses_nothing(&context, group, decision, latency_ns, parameters)
             || auto::relieves_one_node(&context, group, decision, parameters);
     }
-    let mut is_kept_too = is_kept.iter();
-    plan.decisions.retain(|_| is_kept_too.next() == Some(&true));
-    is_kept.contains(&true)
+    let mut numbered = is_kept.iter();
+    plan.decisions
+        .retain(|one| numbered.next() == Some(&true) || !places(one));
+    plan.decisions.iter().any(places)
 }
 
 /// How sure the model is of a trace, which has all accesses, but cannot be replayed here.
@@ -254,6 +259,7 @@ fn bounds(centre: f64, mut all: Vec<f64>) -> [f64; 2] {
 mod tests {
     use nearpage_attribution::{Attribution, Cell, Operations};
     use nearpage_machine::preset;
+    use nearpage_plan::Subject;
     use tempfile::TempDir;
 
     use super::*;
@@ -374,6 +380,37 @@ mod tests {
             let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
             assert!(saving.is_ok(), "{saving:?}");
             assert_eq!(plan.decisions, decisions);
+        });
+    }
+
+    #[test]
+    fn what_keeps_objects_apart_stays_with_what_is_placed() {
+        with_blocks(1e6, |planner, input| {
+            let parameters = Parameters::default();
+            let mut plan = planner
+                .plans(Policy::Object, &parameters)
+                .unwrap()
+                .remove(0);
+            let placed = plan.decisions.clone();
+            // An object that no sample has shown, in memory that the plan places.
+            let apart = Decision {
+                subject: Subject::CallSite {
+                    frames: Vec::new(),
+                    size_bytes: 1 << 16,
+                    order: None,
+                    thread: None,
+                },
+                placement: Placement::FirstTouch,
+                start: Start::Allocation,
+                ..placed[0].clone()
+            };
+            plan.decisions.push(apart.clone());
+            assert!(keep_what_loses_nothing(&mut plan, input, &parameters));
+            assert!(plan.decisions.iter().any(places), "{placed:?}");
+            assert_eq!(plan.decisions.last(), Some(&apart));
+            // Alone it has nothing to be kept apart from.
+            plan.decisions.retain(|one| !places(one));
+            assert!(!keep_what_loses_nothing(&mut plan, input, &parameters));
         });
     }
 

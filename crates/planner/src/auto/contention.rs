@@ -2,12 +2,15 @@
 //! threads share.
 //!
 //! A phase of threads that run side by side takes as long as the slowest thread. A thread takes its computation and,
-//! for each miss, the unloaded latency and the longest wait on the way. In a time `T`, a station that serves requests
-//! of other threads in `s` each is busy with them for Σ s. A request waits there for Σ s² ÷ 2 (T − Σ s) (Pollaczek and
-//! Khinchine; by the arrival theorem of closed queues a request meets those that other threads have under way). It
-//! never waits longer than the longest request of each other thread takes, since each thread waits for its own request.
-//! Waits shrink as `T` grows, so there is one `T` at which threads take the assumed time. Bisection finds it. No phase
-//! is shorter than its busiest station.
+//! for each miss, the unloaded latency and the longest wait on the way. In a time `T`, a station that serves other
+//! requests in `s` each is busy with them for Σ s. A request waits there for Σ s² ÷ 2 (T − Σ s) (Pollaczek and
+//! Khinchine; by the arrival theorem of closed queues a request meets the others that are under way). It never waits
+//! longer than the longest request takes, once for each other request that may be under way. Waits shrink as `T` grows,
+//! so there is one `T` at which threads take the assumed time. Bisection finds it. No phase is shorter than its busiest
+//! station.
+//!
+//! A CPU that does not wait for each miss runs on for a window of instructions ([`Overlap`]). So several misses of a
+//! thread are under way at a time, and their latencies overlap with each other and with computation.
 
 use std::collections::BTreeMap;
 
@@ -58,9 +61,121 @@ pub(crate) struct Time {
     pub mean_ns: f64,
 }
 
+/// How far a CPU runs ahead of its misses, as in the simulator.
+#[derive(Clone, Copy, Debug)]
+struct Overlap {
+    /// Most misses of a CPU that are under way at a time.
+    misses_max: u32,
+    /// Time in which a CPU executes a window of instructions; 0 if it waits for each miss.
+    window_ns: f64,
+    /// Lines that the prefetcher requests ahead of a stream's miss; 0: there is none. All misses are taken to be of
+    /// streams, as samples do not tell which misses follow each other.
+    lines_ahead: f64,
+}
+
+/// Largest mean of a distribution whose probability of 0 is not rounded to 0, or nearly so.
+const MISSES_A_WINDOW_MAX: f64 = 700.0;
+
+impl Overlap {
+    const NONE: Self = Self {
+        misses_max: 1,
+        window_ns: 0.0,
+        lines_ahead: 0.0,
+    };
+
+    fn new(timing: &Timing) -> Self {
+        let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
+        Self {
+            misses_max: timing.outstanding_misses.max(1),
+            window_ns: timing.run_ahead_instructions() as f64 * instruction_ns,
+            lines_ahead: timing
+                .prefetcher
+                .map_or(0.0, |one| f64::from(one.steps_ahead)),
+        }
+    }
+
+    /// What a CPU does while a miss is under way, if the mean time of computation between misses is `gap_ns`. The number
+    /// of other misses in the window after it is Poisson's, and their addresses are taken to be known in time: samples
+    /// tell neither when a thread's misses follow each other, nor which of them need the data of others.
+    fn under_way(&self, gap_ns: f64) -> UnderWay {
+        if self.window_ns <= 0.0 {
+            return UnderWay::ONE;
+        }
+        let mean = (self.window_ns / gap_ns.max(f64::MIN_POSITIVE)).min(MISSES_A_WINDOW_MAX);
+        // Probability that exactly, and that at most, so many misses follow the first.
+        let mut exactly = (-mean).exp();
+        let mut at_most = 0.0;
+        let mut count = 1.0;
+        for following in 1..self.misses_max {
+            at_most += exactly;
+            count += 1.0 - at_most;
+            exactly *= mean / f64::from(following);
+        }
+        at_most += exactly;
+        // If no more may be under way, the CPU stops at the next miss. Otherwise it stops at the window's end.
+        let computed_ns = gap_ns * (count - at_most).max(0.0);
+        let ahead = self.lines_ahead.min(f64::from(self.misses_max) - count);
+        UnderWay {
+            count: count + ahead,
+            computed_ns: computed_ns + ahead * gap_ns,
+        }
+    }
+
+    /// Time of a thread's misses, given as numbers and latencies, and of its computation. `gap_ns`: mean time of
+    /// computation between its misses.
+    ///
+    /// Misses under way at a time stop the CPU once. Of latencies from 0 to the shortest, each moment passes for all
+    /// misses; of those up to the next one, it passes for all but the shortest misses, of which fewer are under way at
+    /// a time; and so on.
+    fn time_ns(&self, mut misses: Vec<(f64, f64)>, Pace { compute_ns, gap_ns }: Pace) -> f64 {
+        let all: f64 = misses.iter().map(|(count, _)| count).sum();
+        if self.window_ns <= 0.0 || all <= 0.0 {
+            let latencies = misses.iter().map(|(count, latency_ns)| count * latency_ns);
+            return compute_ns + latencies.sum::<f64>();
+        }
+        misses.sort_unstable_by(|one, other| one.1.total_cmp(&other.1));
+        let mut longer = all;
+        let (mut stopped_ns, mut passed_ns) = (0.0, 0.0_f64);
+        for (count, latency_ns) in misses {
+            let under_way = self.under_way(gap_ns * all / longer.max(f64::MIN_POSITIVE));
+            let from_ns = passed_ns.max(under_way.computed_ns);
+            stopped_ns += (latency_ns - from_ns).max(0.0) * longer / under_way.count;
+            passed_ns = latency_ns;
+            longer = (longer - count).max(0.0);
+        }
+        compute_ns + stopped_ns
+    }
+}
+
+/// How a thread computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// Computation while several threads run.
+    pub compute_ns: f64,
+    /// Mean time of computation between two of its misses, whenever they are.
+    pub gap_ns: f64,
+}
+
+/// What a CPU does while a miss is under way.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    /// Number of misses under way, this one included.
+    count: f64,
+    /// Computation.
+    computed_ns: f64,
+}
+
+impl UnderWay {
+    const ONE: Self = Self {
+        count: 1.0,
+        computed_ns: 0.0,
+    };
+}
+
 /// A machine's queues and latencies.
 pub(crate) struct Contention {
     latency_ns: Vec<Vec<f64>>,
+    overlap: Overlap,
     /// Stations on the way of a request, and the time that each is busy with it, `[CPU's node][memory's node]`.
     ways: Vec<Vec<Vec<(usize, f64)>>>,
     /// Longest time that each station is busy with a request.
@@ -111,11 +226,11 @@ impl Contention {
         let ways = (0..nodes)
             .map(|cpu| (0..nodes).map(|memory| way(cpu, memory)).collect())
             .collect();
-        Self::of_ways(
-            timing.latency_ns.clone(),
-            ways,
-            2 * nodes + timing.links.len(),
-        )
+        let stations = 2 * nodes + timing.links.len();
+        Self {
+            overlap: Overlap::new(timing),
+            ..Self::of_ways(timing.latency_ns.clone(), ways, stations)
+        }
     }
 
     fn of_ways(
@@ -129,6 +244,7 @@ impl Contention {
         }
         Self {
             latency_ns,
+            overlap: Overlap::NONE,
             ways,
             longest_ns,
         }
@@ -139,17 +255,28 @@ impl Contention {
         &self.latency_ns
     }
 
+    /// The same machine with CPUs that wait for each miss.
+    pub fn without_overlap(self) -> Self {
+        Self {
+            overlap: Overlap::NONE,
+            ..self
+        }
+    }
+
     /// Time of a demand: the initialisation, then the use, which lasts `runtime_scale` times as long as recorded.
-    /// `compute_ns`: computation of each thread during the use.
     pub fn time_ns(
         &self,
         demand: &Demand,
-        compute_ns: impl Fn(ThreadIndex) -> f64,
+        pace: impl Fn(ThreadIndex) -> Pace,
         runtime_scale: f64,
     ) -> Time {
         let [initialisation, used] = [Part::Initialisation, Part::Use];
-        let first = self.phase_ns(&demand.threads[initialisation as usize], |_| 0.0);
-        let second = self.phase_ns(&demand.threads[used as usize], compute_ns);
+        let misses_alone = |thread| Pace {
+            compute_ns: 0.0,
+            ..pace(thread)
+        };
+        let first = self.phase_ns(&demand.threads[initialisation as usize], misses_alone);
+        let second = self.phase_ns(&demand.threads[used as usize], &pace);
         Time {
             slowest_ns: first.slowest_ns + runtime_scale * second.slowest_ns,
             mean_ns: first.mean_ns + runtime_scale * second.mean_ns,
@@ -159,58 +286,30 @@ impl Contention {
     fn phase_ns(
         &self,
         threads: &BTreeMap<ThreadIndex, (usize, Vec<f64>)>,
-        compute_ns: impl Fn(ThreadIndex) -> f64,
+        pace: impl Fn(ThreadIndex) -> Pace,
     ) -> Time {
-        // Load of each station, by thread and in total.
-        let load_of = |(reader, counts): &(usize, Vec<f64>)| {
-            let mut loads = vec![Load::default(); self.longest_ns.len()];
-            for (memory, count) in counts.iter().enumerate() {
-                for &(station, service_ns) in &self.ways[*reader][memory] {
-                    loads[station].busy_ns += count * service_ns;
-                    loads[station].squares_ns2 += count * service_ns * service_ns;
-                }
-            }
-            loads
+        let busy = |(&thread, (reader, counts)): (&ThreadIndex, &(usize, Vec<f64>))| {
+            self.busy_thread(*reader, counts.clone(), pace(thread))
         };
-        let own: Vec<Vec<Load>> = threads.values().map(load_of).collect();
-        let all: Vec<Load> = (0..self.longest_ns.len())
-            .map(|station| own.iter().map(|own| own[station]).sum())
-            .collect();
-        let others = threads.len().saturating_sub(1) as f64;
+        let threads: Vec<BusyThread> = threads.iter().map(busy).collect();
+        let all = Requests {
+            loads: (0..self.longest_ns.len())
+                .map(|station| threads.iter().map(|own| own.loads[station]).sum())
+                .collect(),
+            under_way: threads.iter().map(|own| own.under_way).sum(),
+        };
         let each = |time_ns: f64| {
-            let wait = |station: usize, own: &[Load]| {
-                let busy_ns = (all[station].busy_ns - own[station].busy_ns).max(0.0);
-                let squares_ns2 = (all[station].squares_ns2 - own[station].squares_ns2).max(0.0);
-                let free_ns = (time_ns - busy_ns).max(0.0);
-                let most_ns = others * self.longest_ns[station];
-                if 2.0 * free_ns * most_ns <= squares_ns2 {
-                    most_ns
-                } else {
-                    squares_ns2 / (2.0 * free_ns)
-                }
-            };
-            let of_thread = |number: usize, thread: ThreadIndex, reader: usize, counts: &[f64]| {
-                let own = &own[number];
-                let misses: f64 = counts
-                    .iter()
-                    .enumerate()
-                    .map(|(memory, count)| {
-                        let way = self.ways[reader][memory].iter();
-                        let waits = way.map(|&(at, _)| wait(at, own));
-                        count * (self.latency_ns[reader][memory] + waits.fold(0.0, f64::max))
-                    })
-                    .sum();
-                compute_ns(thread) + misses
-            };
-            let numbered = threads.iter().enumerate();
-            numbered
-                .map(|(number, (&thread, (reader, counts)))| {
-                    of_thread(number, thread, *reader, counts)
-                })
+            threads
+                .iter()
+                .map(|own| self.thread_ns(own, &all, time_ns))
                 .collect::<Vec<f64>>()
         };
         let needed = |time_ns: f64| each(time_ns).into_iter().fold(0.0, f64::max);
-        let mut low = all.iter().map(|load| load.busy_ns).fold(0.0, f64::max);
+        let mut low = all
+            .loads
+            .iter()
+            .map(|load| load.busy_ns)
+            .fold(0.0, f64::max);
         let mut high = needed(0.0).max(low);
         for _ in 0..HALVINGS {
             let middle = (low + high) / 2.0;
@@ -225,6 +324,69 @@ impl Contention {
             mean_ns: each(high).iter().sum::<f64>() / threads.len().max(1) as f64,
         }
     }
+
+    fn busy_thread(&self, reader: usize, counts: Vec<f64>, pace: Pace) -> BusyThread {
+        let mut loads = vec![Load::default(); self.longest_ns.len()];
+        for (memory, count) in counts.iter().enumerate() {
+            for &(station, service_ns) in &self.ways[reader][memory] {
+                loads[station].busy_ns += count * service_ns;
+                loads[station].squares_ns2 += count * service_ns * service_ns;
+            }
+        }
+        BusyThread {
+            reader,
+            counts,
+            under_way: self.overlap.under_way(pace.gap_ns).count,
+            pace,
+            loads,
+        }
+    }
+
+    /// Time of a thread among requests of all threads, in a phase of `phase_ns`.
+    fn thread_ns(&self, own: &BusyThread, all: &Requests, phase_ns: f64) -> f64 {
+        // A request waits for all others, those of its own thread included.
+        let wait_ns = |station: usize| {
+            let of_others = |all: f64, own_load: f64| (all - own_load / own.under_way).max(0.0);
+            let (all_load, own_load) = (all.loads[station], own.loads[station]);
+            let busy_ns = of_others(all_load.busy_ns, own_load.busy_ns);
+            let squares_ns2 = of_others(all_load.squares_ns2, own_load.squares_ns2);
+            let free_ns = (phase_ns - busy_ns).max(0.0);
+            let most_ns = (all.under_way - 1.0).max(0.0) * self.longest_ns[station];
+            if 2.0 * free_ns * most_ns <= squares_ns2 {
+                most_ns
+            } else {
+                squares_ns2 / (2.0 * free_ns)
+            }
+        };
+        let with_latency = |(memory, &count): (usize, &f64)| {
+            let way = self.ways[own.reader][memory].iter();
+            let wait_ns = way
+                .map(|&(station, _)| wait_ns(station))
+                .fold(0.0, f64::max);
+            (count, self.latency_ns[own.reader][memory] + wait_ns)
+        };
+        let misses = own.counts.iter().enumerate().map(with_latency).collect();
+        self.overlap.time_ns(misses, own.pace)
+    }
+}
+
+/// A thread of a phase.
+struct BusyThread {
+    /// Position of its node.
+    reader: usize,
+    /// Misses by the memory's node.
+    counts: Vec<f64>,
+    pace: Pace,
+    /// What it asks of each station.
+    loads: Vec<Load>,
+    /// Its misses that are under way at a time.
+    under_way: f64,
+}
+
+/// What all threads of a phase ask of each station, and their misses that are under way at a time.
+struct Requests {
+    loads: Vec<Load>,
+    under_way: f64,
 }
 
 #[cfg(test)]
@@ -247,6 +409,13 @@ mod tests {
         demand
     }
 
+    fn pace(compute_ns: f64) -> Pace {
+        Pace {
+            compute_ns,
+            gap_ns: 0.0,
+        }
+    }
+
     fn contention(name: &str) -> Contention {
         let machine = preset(name).expect(name);
         let timing = machine.timing().expect("figures");
@@ -257,7 +426,7 @@ mod tests {
     fn alone_a_thread_waits_for_nobody() {
         let contention = contention("opteron-4");
         let one = demand(&[(0, &[1000.0, 100.0, 0.0, 0.0])]);
-        let time = contention.time_ns(&one, |_| 5000.0, 1.0).slowest_ns;
+        let time = contention.time_ns(&one, |_| pace(5000.0), 1.0).slowest_ns;
         let expected = 5000.0 + 1000.0 * 102.0 + 100.0 * contention.latency_ns[0][1];
         assert!((time / expected - 1.0).abs() < 1e-5, "{time} {expected}");
     }
@@ -279,16 +448,16 @@ mod tests {
             (1, &[500.0, 500.0]),
         ]);
         let (crowded, spread) = (
-            contention.time_ns(&crowded, |_| 0.0, 1.0).slowest_ns,
-            contention.time_ns(&spread, |_| 0.0, 1.0).slowest_ns,
+            contention.time_ns(&crowded, |_| pace(0.0), 1.0).slowest_ns,
+            contention.time_ns(&spread, |_| pace(0.0), 1.0).slowest_ns,
         );
         assert!((400_000.0..450_000.0).contains(&crowded), "{crowded}");
         assert!((200_000.0..330_000.0).contains(&spread), "{spread}");
     }
 
     proptest! {
-        /// More accesses never take less time, nor does any phase take less than its longest thread
-        /// unloaded or its busiest station.
+        /// More accesses never take less time, nor does any phase take less than its longest thread unloaded, whose
+        /// misses overlap as far as they may, or its busiest station.
         #[test]
         fn time_grows_with_demand(
             counts in prop::collection::vec((0usize..4, prop::collection::vec(0.0f64..1e6, 4)), 1..9),
@@ -296,18 +465,19 @@ mod tests {
         ) {
             let contention = contention("carrefour-a");
             let threads: Vec<(usize, &[f64])> = counts.iter().map(|(node, row)| (*node, row.as_slice())).collect();
-            let time = contention.time_ns(&demand(&threads), |_| 0.0, 1.0);
+            let time = contention.time_ns(&demand(&threads), |_| pace(0.0), 1.0);
             prop_assert!(time.mean_ns <= time.slowest_ns * (1.0 + 1e-5), "{:?}", time);
             let time = time.slowest_ns;
             let unloaded = threads
                 .iter()
                 .map(|(node, row)| row.iter().zip(&contention.latency_ns[*node]).map(|(count, ns)| count * ns).sum::<f64>())
                 .fold(0.0, f64::max);
+            let unloaded = unloaded / f64::from(contention.overlap.misses_max);
             prop_assert!(time >= unloaded * (1.0 - 1e-5), "{} {}", time, unloaded);
             let mut grown = counts.clone();
             grown[0].1[2] += more;
             let threads: Vec<(usize, &[f64])> = grown.iter().map(|(node, row)| (*node, row.as_slice())).collect();
-            prop_assert!(contention.time_ns(&demand(&threads), |_| 0.0, 1.0).slowest_ns >= time * (1.0 - 1e-5));
+            prop_assert!(contention.time_ns(&demand(&threads), |_| pace(0.0), 1.0).slowest_ns >= time * (1.0 - 1e-5));
         }
     }
 }

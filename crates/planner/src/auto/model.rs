@@ -13,7 +13,7 @@ use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
 use super::alternatives::{Alternatives, Selection};
-use super::contention::{Contention, Demand, Time};
+use super::contention::{Contention, Demand, Pace, Time};
 use super::unmatched::may_be_unmatched;
 use super::{Judge, Margins, Times};
 use crate::context::{Context, Input};
@@ -21,9 +21,9 @@ use crate::parameters::Parameters;
 use crate::placed_accesses::{Placing, placed_accesses};
 use crate::subject::{decisions_about, subject};
 
-/// Share of the time that the model's omissions (the order of accesses, barriers, overlapping misses) were found to be
-/// worth; see papers/reproduction.md. `slower` is 0, as the sampling error of a gain covers the accesses that become
-/// slower.
+/// Share of the time that the model's omissions (the order of accesses, barriers, misses that need each other's data)
+/// were found to be worth; see papers/reproduction.md. `slower` is 0, as the sampling error of a gain covers the accesses
+/// that become slower.
 const MARGINS: Margins = Margins {
     plan: 0.005,
     object: 0.002,
@@ -38,8 +38,8 @@ pub struct Model<'a> {
     context: Context<'a>,
     parameters: Parameters,
     contention: Contention,
-    /// Computation time by thread, while several threads run.
-    compute_ns: Vec<f64>,
+    /// Computation by thread.
+    paces: Vec<Pace>,
     /// Computation of the main thread while it runs alone.
     alone_ns: f64,
     /// Demand of the groups that the alternatives do not cover.
@@ -62,11 +62,18 @@ impl<'a> Model<'a> {
             .as_ref()
             .map_or(input.machine, |assumed| &assumed.machine);
         let timing = machine.timing().ok()?;
-        let (compute_ns, alone_ns) = compute_ns(input);
+        let mut contention = Contention::new(machine, &timing);
+        // Samples by time have the time that CPUs waited for accesses, without what overlaps. Their number of misses is
+        // derived from it as if CPUs had waited for each.
+        let by_time = |group| is_sampled_by_time(contention.latency_ns(), group);
+        if input.attribution.objects.iter().any(by_time) {
+            contention = contention.without_overlap();
+        }
+        let (paces, alone_ns) = paces(input, contention.latency_ns());
         Some(Self {
-            compute_ns,
+            paces,
             alone_ns,
-            contention: Contention::new(machine, &timing),
+            contention,
             context: Context::new(input),
             parameters: *parameters,
             fixed: None,
@@ -123,12 +130,16 @@ impl<'a> Model<'a> {
 
     /// The time of a demand; copies and moves take each thread `copying_ns`.
     fn time(&self, demand: &Demand, copying_ns: f64, runtime_scale: f64) -> Time {
-        let compute = |thread: ThreadIndex| {
-            let own = self.compute_ns.get(thread.0 as usize);
-            // Copies are made once, however long the run is.
-            own.copied().unwrap_or(0.0) + copying_ns / runtime_scale
+        let pace = |thread: ThreadIndex| {
+            let own = self.paces.get(thread.0 as usize).copied();
+            let own = own.unwrap_or_default();
+            Pace {
+                // Copies are made once, however long the run is.
+                compute_ns: own.compute_ns + copying_ns / runtime_scale,
+                ..own
+            }
         };
-        let time = self.contention.time_ns(demand, compute, runtime_scale);
+        let time = self.contention.time_ns(demand, pace, runtime_scale);
         Time {
             slowest_ns: self.alone_ns + time.slowest_ns,
             mean_ns: self.alone_ns + time.mean_ns,
@@ -279,10 +290,10 @@ fn ratios(first_touch: &Time, time: &Time) -> [f64; 2] {
     ]
 }
 
-/// Computation time of threads while several ran, by [`ThreadIndex`], and of the main thread while it ran alone. A
+/// Computation of threads, by [`ThreadIndex`], and the time in which the main thread computed while it ran alone. A
 /// sample without an access stands for as much time as one with an access. If the main thread computes more than each
 /// other thread, it computes the difference alone: before, between and after parallel parts.
-fn compute_ns(input: &Input) -> (Vec<f64>, f64) {
+fn paces(input: &Input, latency_ns: &[Vec<f64>]) -> (Vec<Pace>, f64) {
     let objects = &input.attribution.objects;
     let cost_ns: f64 = objects.iter().map(ObjectGroup::cost_ns).sum();
     let threads = &input.tables.threads;
@@ -295,34 +306,58 @@ fn compute_ns(input: &Input) -> (Vec<f64>, f64) {
     for (thread, first) in threads.iter().zip(counted_as(threads)) {
         compute_ns[first.0 as usize] += other(thread);
     }
+    let mut misses = vec![0.0; threads.len()];
+    for group in objects {
+        let each = misses_an_access(latency_ns, group);
+        for (thread, loads, stores, _) in &group.threads {
+            if let Some(own) = misses.get_mut(thread.0 as usize) {
+                *own += each * (loads + stores);
+            }
+        }
+    }
+    let pace = |(&compute_ns, &misses): (&f64, &f64)| Pace {
+        compute_ns,
+        gap_ns: compute_ns / misses.max(f64::MIN_POSITIVE),
+    };
+    let mut paces: Vec<Pace> = compute_ns.iter().zip(&misses).map(pace).collect();
     let of_process = |&at: &usize| threads[at].pid == input.pid;
     let own: Vec<usize> = (0..threads.len()).filter(of_process).collect();
     let main = own.iter().copied().find(|&at| threads[at].order == 0);
     let others = own.iter().filter(|&&at| Some(at) != main);
     let most = others.map(|&at| compute_ns[at]).reduce(f64::max);
     let (Some(main), Some(most)) = (main, most) else {
-        return (compute_ns, 0.0);
+        return (paces, 0.0);
     };
     let alone_ns = (compute_ns[main] - most).max(0.0);
-    compute_ns[main] -= alone_ns;
-    (compute_ns, alone_ns)
+    paces[main].compute_ns -= alone_ns;
+    (paces, alone_ns)
 }
 
-/// Misses per access of a group, on a machine of these latencies. Samples by time do not tell numbers of misses, and
-/// counted accesses include hits. So the number of misses follows from the cost, as if they were local.
+/// Misses per access of a group, on a machine of these latencies whose CPUs wait for each miss. Samples by time do not
+/// tell numbers of misses, and counted accesses include hits. So the number of misses follows from the cost, as if they
+/// were local.
 pub(crate) fn misses_an_access(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
     let (accesses, cost_ns) = (group.accesses(), group.cost_ns());
-    let local = (0..latency_ns.len()).map(|node| latency_ns[node][node]);
-    let local_ns = local.fold(f64::MAX, f64::min);
-    let most = latency_ns.iter().flatten().copied().fold(0.0, f64::max);
     if accesses <= 0.0 || cost_ns <= 0.0 {
         return 1.0;
     }
-    let each_ns = cost_ns / accesses;
-    match each_ns > SAMPLED_BY_TIME * most {
-        true => each_ns / local_ns,
-        false => (each_ns / local_ns).min(1.0),
+    let misses = cost_ns / accesses / local_ns(latency_ns);
+    match is_sampled_by_time(latency_ns, group) {
+        true => misses,
+        false => misses.min(1.0),
     }
+}
+
+/// Does an access of a group stand for time, not for one access?
+fn is_sampled_by_time(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> bool {
+    let most = latency_ns.iter().flatten().copied().fold(0.0, f64::max);
+    group.cost_ns() > SAMPLED_BY_TIME * most * group.accesses()
+}
+
+/// Latency of a node's own memory, of the node where it is lowest.
+fn local_ns(latency_ns: &[Vec<f64>]) -> f64 {
+    let local = (0..latency_ns.len()).map(|node| latency_ns[node][node]);
+    local.fold(f64::MAX, f64::min)
 }
 
 /// An access that costs more than this many of the slowest misses stands for time, not for one access.

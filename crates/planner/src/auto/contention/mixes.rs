@@ -5,10 +5,9 @@ use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, TracedThread
 use nearpage_recording::{AccessKind, ThreadIndex};
 use nearpage_simulator::{Home, Job, MemoryTrace, PlanHomes, SimulatedPolicy, simulate};
 
-use super::{Contention, Demand, Part};
+use super::{Contention, Demand, Pace, Part};
 
-/// Machines. Each CPU waits for each miss, as the model knows no overlapping misses; unknown bandwidths are assumed as
-/// for plans.
+/// Machines, with unknown bandwidths assumed as for plans.
 const MACHINES: [&str; 12] = [
     "altix-4",
     "amd48",
@@ -23,6 +22,9 @@ const MACHINES: [&str; 12] = [
     "smile-4",
     "xeon-2",
 ];
+/// Misses that a CPU may have outstanding, and instructions that it may be ahead of the oldest.
+const OUTSTANDING: [u32; 5] = [1, 2, 4, 8, 16];
+const WINDOWS: [u32; 4] = [32, 72, 128, 224];
 const CASES: u64 = 1000;
 /// Relative difference that counts as agreement, and share of the cases that have to agree.
 const AGREEMENT: f64 = 0.1;
@@ -57,7 +59,10 @@ impl Mix {
         let machine = preset(name).expect(name);
         let assumed = machine.with_assumed_bandwidth();
         let mut machine = assumed.map_or(machine, |assumed| assumed.machine);
-        machine.processor.outstanding_misses = Some(1);
+        // These misses are no streams.
+        machine.prefetcher = None;
+        machine.processor.outstanding_misses = Some(OUTSTANDING[random.below(5) as usize]);
+        machine.processor.window_instructions = Some(WINDOWS[random.below(4) as usize]);
         let timing = machine.timing().expect(name);
         let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
         let nodes = machine.nodes.len() as u64;
@@ -128,8 +133,15 @@ impl Mix {
     fn modelled_ns(&self) -> f64 {
         let timing = self.machine.timing().expect("figures");
         let contention = Contention::new(&self.machine, &timing);
-        let compute_ns = |thread: ThreadIndex| self.compute_ns[thread.0 as usize];
-        contention.time_ns(&self.demand, compute_ns, 1.0).slowest_ns
+        let pace = |thread: ThreadIndex| {
+            let compute_ns = self.compute_ns[thread.0 as usize];
+            let (_, counts) = &self.demand.threads[Part::Use as usize][&thread];
+            Pace {
+                compute_ns,
+                gap_ns: compute_ns / counts.iter().sum::<f64>(),
+            }
+        };
+        contention.time_ns(&self.demand, pace, 1.0).slowest_ns
     }
 
     fn simulated_ns(&self) -> f64 {
@@ -151,7 +163,8 @@ fn model_and_simulator_agree_on_random_mixes_of_load() {
     for seed in 0..CASES {
         let mix = Mix::draw(seed);
         let error = mix.modelled_ns() / mix.simulated_ns() - 1.0;
-        errors.push((error, seed, mix.machine.name));
+        let processor = mix.machine.processor;
+        errors.push((error, seed, format!("{} {:?}", mix.machine.name, processor)));
     }
     errors.sort_by(|one, other| one.0.abs().total_cmp(&other.0.abs()));
     let agree = errors
