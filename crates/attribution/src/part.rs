@@ -377,8 +377,8 @@ impl Part {
         if part.cells.add(page, thread, amount) {
             self.cell_count += 1;
             let cells_max = part.cells_max.min(self.group_cells_max);
-            // Thinly spread cells must become much coarser before fewer remain. With room for twice as many, one pass through
-            // the cells does that instead of one pass for each doubling.
+            // Thinly spread cells must become much coarser before fewer remain. With room for twice as many, one pass
+            // through the cells does that instead of one pass for each doubling.
             if part.cells.len() > 2 * cells_max {
                 let before = part.cells.len();
                 part.cells.fit(cells_max);

@@ -195,8 +195,8 @@ pub(crate) fn read_machine(folder: &Path) -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// Removes the logs of a recording whose accesses are in tables. Processes of the program may live on and start others, each of
-/// which makes a log. So the folder first gets another name, under which they don't find it.
+/// Removes the logs of a recording whose accesses are in tables. Processes of the program may live on and start others,
+/// each of which makes a log. So the folder first gets another name, under which they don't find it.
 ///
 /// # Errors
 /// The folder cannot be renamed or removed.

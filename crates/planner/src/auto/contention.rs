@@ -127,12 +127,14 @@ impl Overlap {
     /// Misses under way at a time stop the CPU once. Of latencies from 0 to the shortest, each moment passes for all
     /// misses; of those up to the next one, it passes for all but the shortest misses, of which fewer are under way at
     /// a time; and so on.
-    fn time_ns(&self, mut misses: Vec<(f64, f64)>, Pace { compute_ns, gap_ns }: Pace) -> f64 {
-        let all: f64 = misses.iter().map(|(count, _)| count).sum();
-        if self.window_ns <= 0.0 || all <= 0.0 {
-            let latencies = misses.iter().map(|(count, latency_ns)| count * latency_ns);
+    fn time_ns(&self, misses: impl Iterator<Item = (f64, f64)>, pace: Pace) -> f64 {
+        let Pace { compute_ns, gap_ns } = pace;
+        if self.window_ns <= 0.0 {
+            let latencies = misses.map(|(count, latency_ns)| count * latency_ns);
             return compute_ns + latencies.sum::<f64>();
         }
+        let mut misses: Vec<(f64, f64)> = misses.collect();
+        let all: f64 = misses.iter().map(|(count, _)| count).sum();
         misses.sort_unstable_by(|one, other| one.1.total_cmp(&other.1));
         let mut longer = all;
         let (mut stopped_ns, mut passed_ns) = (0.0, 0.0_f64);
@@ -288,23 +290,22 @@ impl Contention {
         threads: &BTreeMap<ThreadIndex, (usize, Vec<f64>)>,
         pace: impl Fn(ThreadIndex) -> Pace,
     ) -> Time {
-        let busy = |(&thread, (reader, counts)): (&ThreadIndex, &(usize, Vec<f64>))| {
-            self.busy_thread(*reader, counts.clone(), pace(thread))
-        };
-        let threads: Vec<BusyThread> = threads.iter().map(busy).collect();
+        let threads: Vec<BusyThread> = threads
+            .iter()
+            .map(|(&thread, (reader, counts))| self.busy_thread(*reader, counts, pace(thread)))
+            .collect();
         let all = Requests {
             loads: (0..self.longest_ns.len())
                 .map(|station| threads.iter().map(|own| own.loads[station]).sum())
                 .collect(),
             under_way: threads.iter().map(|own| own.under_way).sum(),
         };
+        let all = &all;
         let each = |time_ns: f64| {
-            threads
-                .iter()
-                .map(|own| self.thread_ns(own, &all, time_ns))
-                .collect::<Vec<f64>>()
+            let threads = threads.iter();
+            threads.map(move |own| self.thread_ns(own, all, time_ns))
         };
-        let needed = |time_ns: f64| each(time_ns).into_iter().fold(0.0, f64::max);
+        let needed = |time_ns: f64| each(time_ns).fold(0.0, f64::max);
         let mut low = all
             .loads
             .iter()
@@ -321,11 +322,11 @@ impl Contention {
         }
         Time {
             slowest_ns: high,
-            mean_ns: each(high).iter().sum::<f64>() / threads.len().max(1) as f64,
+            mean_ns: each(high).sum::<f64>() / threads.len().max(1) as f64,
         }
     }
 
-    fn busy_thread(&self, reader: usize, counts: Vec<f64>, pace: Pace) -> BusyThread {
+    fn busy_thread<'a>(&self, reader: usize, counts: &'a [f64], pace: Pace) -> BusyThread<'a> {
         let mut loads = vec![Load::default(); self.longest_ns.len()];
         for (memory, count) in counts.iter().enumerate() {
             for &(station, service_ns) in &self.ways[reader][memory] {
@@ -365,17 +366,17 @@ impl Contention {
                 .fold(0.0, f64::max);
             (count, self.latency_ns[own.reader][memory] + wait_ns)
         };
-        let misses = own.counts.iter().enumerate().map(with_latency).collect();
+        let misses = own.counts.iter().enumerate().map(with_latency);
         self.overlap.time_ns(misses, own.pace)
     }
 }
 
 /// A thread of a phase.
-struct BusyThread {
+struct BusyThread<'a> {
     /// Position of its node.
     reader: usize,
     /// Misses by the memory's node.
-    counts: Vec<f64>,
+    counts: &'a [f64],
     pace: Pace,
     /// What it asks of each station.
     loads: Vec<Load>,
