@@ -56,8 +56,9 @@ impl Count for Demand {
 pub(crate) struct Time {
     /// Time of the slowest thread: the program's time if the others wait for it only at the end.
     pub slowest_ns: f64,
-    /// Mean time of all threads: the program's time follows it if threads wait for each other step by step, each time
-    /// for another thread.
+    /// Time of the slowest thread in initialisation, plus mean time of all threads afterwards: the program's time
+    /// follows it if threads wait for each other step by step, each time for another thread. Initialisation has no
+    /// such steps: mostly one thread does it, and the others begin afterwards.
     pub mean_ns: f64,
 }
 
@@ -281,7 +282,7 @@ impl Contention {
         let second = self.phase_ns(&demand.threads[used as usize], &pace);
         Time {
             slowest_ns: first.slowest_ns + runtime_scale * second.slowest_ns,
-            mean_ns: first.mean_ns + runtime_scale * second.mean_ns,
+            mean_ns: first.slowest_ns + runtime_scale * second.mean_ns,
         }
     }
 
@@ -430,6 +431,19 @@ mod tests {
         let time = contention.time_ns(&one, |_| pace(5000.0), 1.0).slowest_ns;
         let expected = 5000.0 + 1000.0 * 102.0 + 100.0 * contention.latency_ns[0][1];
         assert!((time / expected - 1.0).abs() < 1e-5, "{time} {expected}");
+    }
+
+    /// Others that touch a stack of their own do not make the initialisation of one thread shorter.
+    #[test]
+    fn all_threads_wait_for_the_one_that_initialises() {
+        let contention = contention("opteron-4");
+        let mut demand = demand(&[(0, &[10.0, 0.0, 0.0, 0.0]), (1, &[0.0, 10.0, 0.0, 0.0])]);
+        let initialisation = &mut demand.threads[Part::Initialisation as usize];
+        initialisation.insert(ThreadIndex(0), (0, vec![0.0, 5000.0, 0.0, 0.0]));
+        initialisation.insert(ThreadIndex(1), (1, vec![0.0, 1.0, 0.0, 0.0]));
+        let alone_ns = 5000.0 * contention.latency_ns[0][1];
+        let time = contention.time_ns(&demand, |_| pace(0.0), 1.0);
+        assert!(time.mean_ns >= alone_ns, "{time:?}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The judge that needs no replay: it combines affinities with the machine's contention model.
 //!
-//! A recording of samples does not say how often threads wait for each other. With one barrier at the end, the slowest
-//! thread's time counts. With many barriers, each after another thread's longest step, the mean of all threads' times
-//! counts. The effect of a plan on the time is predicted half-way between its effects on these two. For decisions, the
-//! time is longer by the greater loss of the two.
+//! A recording of samples does not say how often threads wait for each other. The predicted time is that of the slowest
+//! thread, which counts whenever the same thread is the slowest of most steps. With many barriers, each after another
+//! thread's longest step, the mean of all threads' times counts, too. So decisions take the effect of a plan half-way
+//! between its effects on these two, and the time is longer by the greater loss of the two.
 
 use std::convert::Infallible;
 
@@ -178,7 +178,7 @@ impl<'a> Model<'a> {
         let times = self.times_by(plan, |first_touch, planned| {
             // The scaled run comes last, so its ratio remains.
             of_all = ratios(first_touch, planned)[1];
-            expected_ns(first_touch, planned)
+            planned.slowest_ns
         });
         (times, of_all - 1.0)
     }
@@ -267,14 +267,8 @@ impl Judge for Model<'_> {
     }
 }
 
-/// Expected time: half-way between threads that wait for each other once and often, as their number of waits is
-/// unknown.
-fn expected_ns(first_touch: &Time, time: &Time) -> f64 {
-    let [slowest, mean] = ratios(first_touch, time);
-    first_touch.slowest_ns * (slowest + mean) / 2.0
-}
-
-/// As [`expected_ns`], and longer by the greater loss of the two, so that decisions are on the safe side.
+/// The time that decisions use: by the mean of the effects on the slowest thread and on all threads together, and
+/// longer by the greater loss of the two, so that decisions are on the safe side.
 fn cautious_ns(first_touch: &Time, time: &Time) -> f64 {
     let [slowest, mean] = ratios(first_touch, time);
     let lost = (slowest.max(mean) - 1.0).max(0.0);
