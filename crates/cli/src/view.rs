@@ -1,4 +1,4 @@
-//! `nearpage view`: shows recordings, plans and simulations in a browser.
+//! `nearpage view`: shows recordings, plans, simulations and runs of the lab in a browser.
 
 use std::env;
 use std::io::{self, Write};
@@ -14,6 +14,7 @@ use nearpage_view::{Listening, Session};
 
 use crate::arguments::View;
 use crate::job;
+use crate::lab;
 use crate::progress::Progress;
 use crate::terminal;
 use crate::whole_file::WholeFile;
@@ -30,7 +31,10 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
         Some(job) => of_job(job)?,
         None => {
             let _progress = Progress::new(format!("reading {}", paths[0].display()));
-            Session::new(&paths)?
+            let shown = lab::shown(&arguments.paths)?;
+            let mut session = Session::new(&shown.others)?;
+            session.simulations.extend(shown.runs);
+            session
         }
     };
     if let Some(file) = arguments.plan {

@@ -228,6 +228,28 @@ fn said_of(browser: &mut Browser, title: &str, left: f64, (x, y): (f64, f64)) ->
 }
 
 #[test]
+fn runs_of_the_lab_stand_beside_each_other() {
+    let case = Case::new("lab-runs");
+    let run = include_str!("../../../crates/cli/src/lab/page_run.json");
+    case.write("first touch.json", run);
+    case.write(
+        "plan.json",
+        run.replacen("\"guest_s\": 0.", "\"guest_s\": 1.", 1),
+    );
+    let words = ["first touch.json", "plan.json"];
+    let mut page = Page::new(case, &words, "view=simulation&simulation=0");
+    page.says("h2", "in the lab on carrefour-a");
+    page.says("main", "first touch and plan on carrefour-a");
+    let browser = &mut page.browser;
+    browser.wait("document.querySelectorAll('figure.plot').length === 2");
+    let rows = "[...document.querySelectorAll('tbody tr')].map(row => row.cells[0].textContent)";
+    assert_eq!(browser.value(rows), json!(["first touch", "plan"]));
+    browser.drawn();
+    let parts = said_of(browser, "All threads' time by policy", 170.0, (0.01, 0.75));
+    assert!(parts.contains("remote memory"), "{parts}");
+}
+
+#[test]
 fn pages_are_followed_through_a_simulation() {
     let case = recorded("movements");
     case.write("simulation.json", include_str!("simulation.json"));

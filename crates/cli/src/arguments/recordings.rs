@@ -282,8 +282,9 @@ impl Report {
     are quick; it may be deleted."
 )]
 pub struct View {
-    /// Recordings (two are compared), outputs of `simulate --json`, logs of `live --log` (followed while they grow), or
-    /// the folder of a job (groups of ranks, bindings, hosts and nodes; each rank's recording is opened from there)
+    /// Recordings (two are compared), outputs of `simulate --json` and `lab --json`, runs that `lab matrix` kept, logs of
+    /// `live --log` (followed while they grow), or the folder of a job (groups of ranks, bindings, hosts and nodes; each
+    /// rank's recording is opened from there)
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
     /// Plan to show [default: plan.edited.toml or plan.toml in the recording's folder, else what `plan` decides]

@@ -1,6 +1,7 @@
 //! `nearpage lab`: run a command on a modelled machine, in modelled time.
 
 mod matrix;
+mod page;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use crate::progress::Progress;
 use crate::{json, terminal};
 
 pub use matrix::MatrixOutput;
+pub use page::shown;
 
 /// What `lab --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

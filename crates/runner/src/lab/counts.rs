@@ -49,6 +49,9 @@ pub struct LabCounts {
     pub write_backs: u64,
     /// Misses of all TLBs.
     pub tlb_misses: u64,
+    /// Time of the instructions of all CPUs without hits of later caches and misses. `lab` of 0.1 before this field: 0.
+    #[serde(default)]
+    pub execution_s: f64,
     /// Time that all CPUs together waited for misses.
     pub stall_s: f64,
     /// Part of `stall_s` spent waiting behind other requests.
@@ -109,10 +112,11 @@ pub struct LabPair {
 }
 
 impl LabCounts {
-    /// Parses the tracer's counts on a machine with `nodes` nodes.
+    /// Parses the tracer's counts on a machine with `nodes` nodes, whose instructions take `instruction_ns` each.
     pub(super) fn parse(
         text: &str,
         nodes: usize,
+        instruction_ns: f64,
         symbols: &KernelSymbols,
     ) -> Result<Self, LabError> {
         let mut lines = text.lines();
@@ -130,12 +134,13 @@ impl LabCounts {
         };
         let guest_s = count(LabCount::GuestNs) as f64 / NS_PER_S;
         let host_s = count(LabCount::HostNs) as f64 / NS_PER_S;
+        let instructions = count(LabCount::Instructions);
         let mut counts = Self {
             guest_s,
             host_s,
             host_s_per_guest_s: (guest_s > 0.0).then(|| host_s / guest_s),
             began_s: count(LabCount::BeganNs) as f64 / NS_PER_S,
-            instructions: count(LabCount::Instructions),
+            instructions,
             kernel_instructions: count(LabCount::KernelInstructions),
             loads: count(LabCount::Loads),
             stores: count(LabCount::Stores),
@@ -149,6 +154,7 @@ impl LabCounts {
             walk_misses: count(LabCount::WalkMisses),
             write_backs: count(LabCount::WriteBacks),
             tlb_misses: count(LabCount::TlbMisses),
+            execution_s: instructions as f64 * instruction_ns / NS_PER_S,
             stall_s: 0.0,
             queue_s: 0.0,
             hit_s: count(LabCount::CacheHitTimeFs) as f64 / FS_PER_S,
@@ -235,15 +241,16 @@ mod tests {
 
     #[test]
     fn counts_are_summed_by_node() {
-        let text = "nearpage lab counts 1\nguest_ns 2000000000\nhost_ns 50000000000\nloads 7\nmisses 0 0 3 1000000000000000 0\n\
+        let text = "nearpage lab counts 1\nguest_ns 2000000000\nhost_ns 50000000000\nloads 7\ninstructions 1000000000\nmisses 0 0 3 1000000000000000 0\n\
                     misses 0 1 4 2000000000000000 500000000000000\ncontroller 1 4 1000000000000000\nlink 0 4 500000000000000\n";
-        let counts = LabCounts::parse(text, 2, &KernelSymbols::default()).unwrap();
+        let counts = LabCounts::parse(text, 2, 0.5, &KernelSymbols::default()).unwrap();
         assert_eq!(
             (counts.guest_s, counts.host_s_per_guest_s),
             (2.0, Some(25.0))
         );
         assert_eq!((counts.local_misses, counts.remote_misses), (3, 4));
         assert_eq!((counts.stall_s, counts.queue_s), (3.0, 0.5));
+        assert_eq!(counts.execution_s, 0.5);
         assert_eq!(counts.nodes[0].remote_misses, 4);
         assert_eq!(
             counts.nodes[1].controller,
@@ -264,7 +271,7 @@ mod tests {
             "nearpage lab counts 1\nmisses 0\n",
             "nearpage lab counts 2\n",
         ] {
-            let counts = LabCounts::parse(damaged, 2, &KernelSymbols::default());
+            let counts = LabCounts::parse(damaged, 2, 0.5, &KernelSymbols::default());
             assert!(counts.is_err(), "{damaged}");
         }
     }

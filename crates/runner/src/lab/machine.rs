@@ -101,6 +101,11 @@ impl LabMachine {
             .sum()
     }
 
+    /// Time of an instruction without a miss.
+    pub fn instruction_ns(&self) -> f64 {
+        self.timing.cycles_per_instruction / self.timing.clock_ghz
+    }
+
     /// Lines of the setup on instructions and quanta, which determine the time of an unmodelled guest.
     pub fn timing_lines(&self) -> Vec<&str> {
         let lines = self.lab_setup.lines();

@@ -215,7 +215,8 @@ fn counted(
     })?;
     let symbols = fs::read(folders.work.join("kallsyms")).unwrap_or_default();
     let symbols = KernelSymbols::parse(&String::from_utf8_lossy(&symbols));
-    LabCounts::parse(&text, machine.machine().nodes.len(), &symbols)
+    let nodes = machine.machine().nodes.len();
+    LabCounts::parse(&text, nodes, machine.instruction_ns(), &symbols)
 }
 
 /// Processor time limit of a boot: Linux 6.12 with 16 CPUs took more than 210 s, 6.1 with four 17 s.

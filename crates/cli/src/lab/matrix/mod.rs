@@ -16,10 +16,11 @@ use crate::cells::Attempt;
 use crate::progress::Progress;
 use crate::{Usage, json, terminal};
 
-use cell::{Cell, Spec};
+use cell::Spec;
 use file::MatrixFile;
 use table::Table;
 
+pub use cell::Cell;
 pub use table::MatrixOutput;
 
 /// Size limit of the file.
