@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum LabError {
     #[error(
-        "no emulator with modelled time in {}: build it with crates/tracer/qemu/build (four minutes), or name its \
+        "no emulator with modelled time in {}: build it with crates/tracer/qemu/build (five minutes), or name its \
          folder with NEARPAGE_LAB",
         .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
