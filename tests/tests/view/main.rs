@@ -245,7 +245,7 @@ fn runs_of_the_lab_stand_beside_each_other() {
     let rows = "[...document.querySelectorAll('tbody tr')].map(row => row.cells[0].textContent)";
     assert_eq!(browser.value(rows), json!(["first touch", "plan"]));
     browser.drawn();
-    let parts = said_of(browser, "All threads' time by policy", 170.0, (0.01, 0.75));
+    let parts = said_of(browser, "time by policy", 170.0, (0.01, 0.75));
     assert!(parts.contains("remote memory"), "{parts}");
 }
 
