@@ -1,7 +1,6 @@
 //! Runs of the lab on the page: beside each other, as the simulation view shows policies.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -50,11 +49,9 @@ pub fn shown(paths: &[PathBuf]) -> anyhow::Result<Shown<'_>> {
 
 /// The run that a file has; `None` if it has something else.
 fn run(path: &Path) -> anyhow::Result<Option<LabOutput>> {
-    let is_small = |found: fs::Metadata| found.is_file() && found.len() <= RUN_BYTES_MAX;
-    if !fs::metadata(path).is_ok_and(is_small) {
+    let Ok(text) = nearpage_files::read(path, RUN_BYTES_MAX) else {
         return Ok(None);
-    }
-    let text = fs::read(path)?;
+    };
     let run = match serde_json::from_slice::<Cell>(&text) {
         Ok(Cell {
             failed: Some(cause),
@@ -137,6 +134,8 @@ fn result(name: &str, cpus: u32, counts: &LabCounts, pages: Option<&LabPages>) -
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const RUN: &str = include_str!("page_run.json");
