@@ -246,6 +246,14 @@ impl Guard {
         }
     }
 
+    /// Ends a trial in which nothing moved: what the program loses from now on is its own doing, and is measured.
+    pub fn end_empty_trial(&mut self) {
+        if self.stage == Stage::Trying {
+            self.stage = Stage::Measuring;
+            self.noise.last = Some(self.before.share());
+        }
+    }
+
     // The effect of moves on the next interval is not noise of the program.
     fn allow(&mut self, pages: usize) -> Verdict {
         if pages > 0 {
@@ -419,6 +427,16 @@ mod tests {
         assert_eq!(guard.stage(), Stage::Going);
         // A loss far beyond the variation is noticed all the same.
         assert_eq!(guard.judge(loss(0.5), 100, 0), Verdict::MoveBack);
+    }
+
+    #[test]
+    fn what_a_program_loses_after_a_trial_without_moves_is_its_own() {
+        let mut guard = Guard::new(PERMISSIVE);
+        assert_eq!(guard.judge(loss(0.1), 100, 0), Verdict::Move(64));
+        guard.end_empty_trial();
+        assert_eq!(guard.judge(loss(0.6), 0, 0), Verdict::Move(0));
+        assert_eq!(guard.stage(), Stage::Measuring);
+        assert_eq!(guard.judge(loss(0.6), 100, 0), Verdict::Move(64));
     }
 
     #[test]

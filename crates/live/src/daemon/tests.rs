@@ -186,6 +186,28 @@ fn harmful_moves_are_undone_and_not_repeated() {
 }
 
 #[test]
+fn a_program_that_loses_more_after_nothing_moved_is_not_left_alone() {
+    let (mut world, mut program) = (world(), Program::new());
+    world.shared = true;
+    let mut daemon = daemon("migrate", &world, |_| ());
+    let mut refused = 0;
+    for _ in 0..4 {
+        program.run(&mut world, 100, blocks);
+        let report = daemon.after_interval(&mut program, &mut world);
+        refused += report.entry.processes[0].outcomes.shared;
+    }
+    assert!(refused > 0);
+    // Its computation begins, with memory that may move.
+    world.shared = false;
+    for _ in 0..10 {
+        program.run(&mut world, 700, blocks);
+        let report = daemon.after_interval(&mut program, &mut world);
+        assert_ne!(report.entry.processes[0].stage, Stage::Holding);
+    }
+    assert!(local_pages(&world) > 0.5, "{}", local_pages(&world));
+}
+
+#[test]
 fn threads_that_move_take_their_pages_with_them() {
     let (mut world, mut program) = (world(), Program::new());
     let mut daemon = daemon("migrate", &world, |_| ());

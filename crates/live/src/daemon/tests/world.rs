@@ -23,6 +23,8 @@ pub(super) struct World {
     pub(super) affinities: FxHashMap<u32, CpuList>,
     pub(super) homes: FxHashMap<u64, NodeId>,
     pub(super) moves: u64,
+    /// Are all pages shared with other processes, so that none may move?
+    pub(super) shared: bool,
     pub(super) alive: bool,
     /// Start time of the process, which differs between tests because claims are machine-wide.
     pub(super) started: u64,
@@ -76,10 +78,14 @@ impl Kernel for World {
         assert_eq!(pid, PID);
         for ((page, node), status) in pages.iter().zip(nodes).zip(status) {
             assert_eq!(page % PAGE, 0);
+            if self.shared {
+                *status = -libc::EACCES;
+                continue;
+            }
+            self.moves += 1;
             self.homes.insert(*page, *node);
             *status = i32::from(node.0);
         }
-        self.moves += pages.len() as u64;
         self.now_ns += self.page_ns * pages.len() as u64;
         Ok(())
     }
@@ -194,6 +200,7 @@ pub(super) fn world() -> World {
         affinities: FxHashMap::default(),
         homes: FxHashMap::default(),
         moves: 0,
+        shared: false,
         alive: true,
     }
 }
