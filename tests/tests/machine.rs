@@ -1,7 +1,7 @@
 //! `nearpage machine --measure` and machine files, here and in a Linux with a node without CPUs. No test checks the
 //! size of measured figures, because other programs or an emulator may disturb them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nearpage_tests::{Case, Finished, Guest, GuestNode, nearpage_path, repository};
@@ -333,6 +333,9 @@ fn one_line(finished: Finished, message: &str) {
     assert!(finished.stderr.contains(message), "{finished}");
 }
 
+/// Pages that `measure/moving.rs` moves to another node and back.
+const MOVED_PAGES: u64 = 512;
+
 /// Two nodes with CPUs and one without. During the measurement, the test reads from the kernel the memory's policy and
 /// nodes, and the CPUs that threads may use.
 #[test]
@@ -374,27 +377,22 @@ fn every_node_is_measured_from_every_node_with_cpus() {
 
     let seen = case.read("seen");
     let mut bound = BTreeSet::new();
-    // Mappings whose pages were still moving to a node at the latest look: the policy changes before the pages move.
-    let mut moving = BTreeMap::new();
     for line in seen.lines() {
         let mut words = line.split_whitespace();
-        let address = words.clone().next().unwrap_or_default();
         if line.starts_with("Cpus_allowed_list:") {
             // The main thread waits on any CPU; each other thread is pinned to one.
             let cpus = words.nth(1).expect("a list");
             assert!(cpus == "0-3" || cpus.parse::<u32>().is_ok(), "{seen}");
         } else if let Some(node) = words.find_map(|word| word.strip_prefix("bind:")) {
             bound.insert(node.to_owned());
-            let elsewhere = words.filter(|word| {
-                let on = word.strip_prefix('N').and_then(|word| word.split_once('='));
-                on.is_some_and(|(on, _)| on != node)
-            });
-            let has_moved = elsewhere.count() == 0;
-            let was_moving = moving.remove(address) == Some(node);
-            assert!(has_moved || !was_moving, "{line}");
-            if !has_moved {
-                moving.insert(address, node);
-            }
+            let counts: Vec<(&str, u64)> = words
+                .filter_map(|word| word.strip_prefix('N')?.split_once('='))
+                .map(|(on, pages)| (on, pages.parse().expect("a number")))
+                .collect();
+            let pages: u64 = counts.iter().map(|count| count.1).sum();
+            let is_there = counts.iter().all(|count| count.0 == node);
+            // The buffer with which moves are measured leaves its node on purpose.
+            assert!(is_there || pages <= MOVED_PAGES, "{line}");
         }
     }
     assert_eq!(bound, ["0", "1", "2"].map(str::to_owned).into(), "{seen}");
