@@ -141,7 +141,7 @@ fn of_thread(
 /// Time that each thread computes between its misses, by index, in nanoseconds; 0 where the trace was cut short.
 fn computed_ns(recording: &Recording) -> anyhow::Result<Vec<f64>> {
     let timing = recording.machine.timing()?;
-    let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
+    let instruction_ns = timing.instruction_ns();
     let mut computed = vec![0.0; recording.tables.threads.len()];
     let trace = match recording.trace() {
         Ok(trace) => trace,

@@ -146,6 +146,11 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// Time of an instruction without misses.
+    pub fn instruction_ns(&self) -> f64 {
+        self.cycles_per_instruction / self.clock_ghz
+    }
+
     /// Maximum number of instructions that a CPU executes before a miss's data arrives; 0 if it waits for each miss.
     pub fn run_ahead_instructions(&self) -> u64 {
         u64::from(self.window_instructions) * u64::from(self.outstanding_misses > 1)

@@ -101,7 +101,7 @@ impl Figures {
             .collect();
         Self {
             nodes,
-            instruction: femtoseconds(timing.cycles_per_instruction / timing.clock_ghz).max(1),
+            instruction: femtoseconds(timing.instruction_ns()).max(1),
             cycle: femtoseconds(1.0 / timing.clock_ghz),
             outstanding: timing.outstanding_misses as usize,
             window: timing.run_ahead_instructions(),

@@ -85,10 +85,9 @@ impl Overlap {
     };
 
     fn new(timing: &Timing) -> Self {
-        let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
         Self {
             misses_max: timing.outstanding_misses.max(1),
-            window_ns: timing.run_ahead_instructions() as f64 * instruction_ns,
+            window_ns: timing.run_ahead_instructions() as f64 * timing.instruction_ns(),
             lines_ahead: timing
                 .prefetcher
                 .map_or(0.0, |one| f64::from(one.steps_ahead)),

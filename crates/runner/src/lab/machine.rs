@@ -103,7 +103,7 @@ impl LabMachine {
 
     /// Time of an instruction without a miss.
     pub fn instruction_ns(&self) -> f64 {
-        self.timing.cycles_per_instruction / self.timing.clock_ghz
+        self.timing.instruction_ns()
     }
 
     /// Lines of the setup on instructions and quanta, which determine the time of an unmodelled guest.
@@ -294,7 +294,7 @@ fn lab_setup(
     let memory = joined((0..nodes).map(|_| u64::from(memory_mib) << 20));
     let hit = |level: usize| fs(timing.hit_ns.get(level).copied().unwrap_or(0.0));
     let setup = LabSetup {
-        instruction_fs: fs(timing.cycles_per_instruction / timing.clock_ghz),
+        instruction_fs: fs(timing.instruction_ns()),
         quantum_ns: QUANTUM_NS,
         pause_ns: PAUSE_NS,
         hit_fs: [hit(2), hit(3)],

@@ -21,10 +21,9 @@ pub(super) fn moves(path: &Path, machine: &Machine) -> Result<Vec<TracedMove>, E
         machine: machine.name.clone(),
         fault,
     })?;
-    let instructions_per_ns = timing.clock_ghz / timing.cycles_per_instruction;
     let traced = |step: &ThreadMove| TracedMove {
         thread: step.thread,
-        instructions: (step.at_ns as f64 * instructions_per_ns) as u64,
+        instructions: (step.at_ns as f64 / timing.instruction_ns()) as u64,
         cpu: CpuId(step.cpu),
     };
     Ok(schedule.moves.iter().map(traced).collect())
@@ -48,7 +47,7 @@ mod tests {
         let machine = nearpage_machine::preset("opteron-4").unwrap();
         let timing = machine.timing().unwrap();
         let found = read("[[move]]\nthread = 2\nat_ns = 1000000\ncpu = 3\n").unwrap();
-        let instructions = (1e6 * timing.clock_ghz / timing.cycles_per_instruction) as u64;
+        let instructions = (1e6 / timing.instruction_ns()) as u64;
         assert!(instructions > 0);
         assert_eq!(
             found,

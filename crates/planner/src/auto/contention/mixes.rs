@@ -64,7 +64,7 @@ impl Mix {
         machine.processor.outstanding_misses = Some(OUTSTANDING[random.below(5) as usize]);
         machine.processor.window_instructions = Some(WINDOWS[random.below(4) as usize]);
         let timing = machine.timing().expect(name);
-        let instruction_ns = timing.cycles_per_instruction / timing.clock_ghz;
+        let instruction_ns = timing.instruction_ns();
         let nodes = machine.nodes.len() as u64;
         let mut cpus: Vec<CpuId> = machine.cpus().as_slice().to_vec();
         let (mut threads, mut compute_ns) = (Vec::new(), Vec::new());
