@@ -36,7 +36,8 @@ pub struct Downsample {
     /// Named setting
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(nearpage_recording::trace::Downsampling::SETTINGS))]
     pub setting: Option<String>,
-    /// Keep one of every N references that qualify, thread by thread
+    /// Keep one of every N references that qualify, thread by thread. A prime number avoids lockstep with loops: of
+    /// three arrays that miss in turn, one of 96 misses would show one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub every: Option<u32>,
     /// Keep only references that take so many cycles or more on an idle machine
