@@ -1,8 +1,9 @@
 //! Local and remote accesses under a placement, without contention.
 
 use std::cell::LazyCell;
+use std::collections::BTreeSet;
 
-use nearpage_attribution::ObjectGroup;
+use nearpage_attribution::{Cell, InstanceUse, ObjectGroup};
 use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
@@ -137,6 +138,9 @@ pub(crate) fn add_initialisation<C: Count>(
 /// A group's accesses under first touch, without its initialisation; none if first touch is known for less than half of
 /// the accesses.
 pub(crate) fn under_first_touch<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> {
+    if let Some(counts) = at_allocators(context, group) {
+        return Some(counts);
+    }
     let touches = context.first_touches(group);
     let mut counts = C::default();
     let (mut known, mut all) = (0.0, 0.0);
@@ -152,6 +156,44 @@ pub(crate) fn under_first_touch<C: Count>(context: &Context, group: &ObjectGroup
         }
     }
     (known > 0.0 && known >= all / 2.0).then_some(counts)
+}
+
+/// A group's accesses if several threads allocated its objects: each object is where its allocator touched it. Laid
+/// over each other, such objects have pages of several first touches, and a thread that uses its own object more than
+/// others' would seem to use any of them alike. None if one thread allocated all objects, or if other threads than the
+/// allocators touched most of their pages.
+fn at_allocators<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> {
+    let objects = &context.tables.objects;
+    let allocator = |one: &InstanceUse| {
+        let thread = objects.get(one.object.0 as usize)?.thread?;
+        context.places.knows(thread).then_some(thread)
+    };
+    let allocators: BTreeSet<ThreadIndex> = group.uses.iter().filter_map(allocator).collect();
+    if allocators.len() < 2 {
+        return None;
+    }
+    let touches = &group.first_touches;
+    let by_them = touches.iter().filter(|touch| allocators.contains(&touch.1));
+    if 2 * by_them.count() < touches.len() {
+        return None;
+    }
+    // Of many objects, the largest are followed; the others are taken to be used alike.
+    let known = |one: &&InstanceUse| context.places.knows(one.thread);
+    let followed: f64 = group
+        .uses
+        .iter()
+        .filter(known)
+        .map(|one| one.accesses)
+        .sum();
+    let cells = group.affinity.cells.iter();
+    let cells = cells.filter(|cell| context.places.knows(cell.thread));
+    let scale = cells.map(Cell::accesses).sum::<f64>() / followed.max(f64::MIN_POSITIVE);
+    let mut counts = C::default();
+    for one in group.uses.iter().filter(known) {
+        let holder = Holder::Thread(allocator(one)?);
+        counts.add(context, Part::Use, one.thread, scale * one.accesses, holder);
+    }
+    Some(counts)
 }
 
 /// Share of a group's accesses that are by the thread that `owner` gives for the page or, without `same_thread`, by any

@@ -17,12 +17,13 @@
 //! [`Attribution::resampled`]: nearpage_attribution::Attribution::resampled
 
 use nearpage_amount::percent;
-use nearpage_plan::{Decision, Placement, Plan, Start};
+use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::auto::{self, Model, Times};
 use crate::context::{Context, Input};
+use crate::group::keep_apart;
 use crate::model_error::{ErrorSource, MachineClass, ModelError};
 use crate::parameters::Parameters;
 use crate::subject::{decisions_about, subject};
@@ -124,19 +125,8 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     let found = of_samples(plan, input, parameters, &times);
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
     let saved = -change(&times.0[1]);
-    // Such decisions follow from who uses which part, not from times.
-    let only_spreads = |one: &Decision| {
-        matches!(
-            one.placement,
-            Placement::Interleave { .. } | Placement::FirstTouch
-        )
-    };
-    if saved < 0.0 && plan.decisions.iter().all(only_spreads) {
-        plan.decisions.clear();
-        return Some(Err(format!(
-            "everything is left to first touch: spreading what all threads use would take {} longer",
-            percent(-saved)
-        )));
+    if let Some(why) = withdraw_spreading(plan, saved) {
+        return Some(Err(why));
     }
     let why = match found.doubt {
         Doubt::None => return Some(Ok(found)),
@@ -161,13 +151,35 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
             return Some(Ok(found));
         }
         let times = Model::new(input, parameters)?.expected_times(plan);
-        return Some(Ok(of_samples(plan, input, parameters, &times)));
+        return Some(match withdraw_spreading(plan, -change(&times.0[1])) {
+            Some(why) => Err(why),
+            None => Ok(of_samples(plan, input, parameters, &times)),
+        });
     }
     plan.decisions.clear();
     Some(Err(format!(
         "everything is left to first touch: the best plan would save {} of the time, but {why}",
         percent(saved)
     )))
+}
+
+/// Withdraws a plan that only spreads pages if it saves less than nothing, and says so. Such decisions follow from who
+/// uses which part, not from times.
+fn withdraw_spreading(plan: &mut Plan, saved: f64) -> Option<String> {
+    let spreads = |one: &Decision| {
+        matches!(
+            one.placement,
+            Placement::Interleave { .. } | Placement::FirstTouch
+        )
+    };
+    if saved >= 0.0 || !plan.decisions.iter().all(spreads) {
+        return None;
+    }
+    plan.decisions.clear();
+    Some(format!(
+        "everything is left to first touch: spreading what all threads use would take {} longer",
+        percent(-saved)
+    ))
 }
 
 /// Does a decision place pages, rather than leave them to first touch?
@@ -177,7 +189,7 @@ fn places(decision: &Decision) -> bool {
 
 /// Keeps a plan's decisions that hardly make an access slower, each judged by itself: they have nothing to lose. False
 /// if there is none. Decisions for first touch stay: they keep objects apart from the memory around them, which another
-/// decision may place.
+/// decision may place. A decision that is not kept becomes such a one where its object lies in memory that is placed.
 fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Parameters) -> bool {
     let Ok(timing) = input.machine.timing() else {
         return false;
@@ -195,10 +207,31 @@ fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Paramete
         is_kept[at] = auto::loses_nothing(&context, group, decision, latency_ns, parameters)
             || auto::relieves_one_node(&context, group, decision, parameters);
     }
-    let mut numbered = is_kept.iter();
-    plan.decisions
-        .retain(|one| numbered.next() == Some(&true) || !places(one));
+    keep(plan, &is_kept);
     plan.decisions.iter().any(places)
+}
+
+/// Leaves out the decisions of a plan that are not kept, and keeps their objects apart from memory that is placed.
+fn keep(plan: &mut Plan, is_kept: &[bool]) {
+    let is_placed = |is_around: fn(&Subject) -> bool| {
+        let mut kept = plan.decisions.iter().zip(is_kept).filter(|one| *one.1);
+        kept.any(|(one, _)| is_around(&one.subject) && places(one))
+    };
+    let unmatched_is_placed = is_placed(|one| *one == Subject::Unmatched);
+    let heap_is_placed = is_placed(Subject::is_brk_heap);
+    let mut numbered = is_kept.iter();
+    plan.decisions.retain_mut(|one| {
+        if numbered.next() == Some(&true) || !places(one) {
+            return true;
+        }
+        let is_of_heap = matches!(one.subject, Subject::CallSite { .. });
+        let lies_in_placed = unmatched_is_placed || heap_is_placed && is_of_heap;
+        if lies_in_placed && one.subject != Subject::Unmatched {
+            keep_apart(one);
+            return true;
+        }
+        false
+    });
 }
 
 /// How sure the model is of a trace, which has all accesses, but cannot be replayed here.
@@ -411,6 +444,45 @@ mod tests {
             // Alone it has nothing to be kept apart from.
             plan.decisions.retain(|one| !places(one));
             assert!(!keep_what_loses_nothing(&mut plan, input, &parameters));
+        });
+    }
+
+    #[test]
+    fn what_is_withdrawn_from_placed_memory_is_kept_apart_from_it() {
+        with_blocks(1e6, |planner, _| {
+            let mut plan = planner
+                .plans(Policy::Object, &Parameters::default())
+                .unwrap()
+                .remove(0);
+            let of_object = plan.decisions[0].clone();
+            let is_of_heap = |one: &Decision| matches!(one.subject, Subject::CallSite { .. });
+            // A decision about an object that no sample has shown is not kept.
+            let unseen = Decision {
+                subject: Subject::CallSite {
+                    frames: Vec::new(),
+                    size_bytes: 1 << 16,
+                    order: None,
+                    thread: None,
+                },
+                ..of_object.clone()
+            };
+            for (subject, stays) in [
+                (of_object.subject.clone(), false),
+                (Subject::Unmatched, true),
+            ] {
+                plan.decisions = vec![
+                    unseen.clone(),
+                    Decision {
+                        subject,
+                        ..of_object.clone()
+                    },
+                ];
+                let is_kept = vec![false, true];
+                keep(&mut plan, &is_kept);
+                let apart = plan.decisions.iter().find(|one| !places(one));
+                assert_eq!(apart.is_some(), stays, "{:?}", plan.decisions);
+                assert!(apart.is_none_or(is_of_heap));
+            }
         });
     }
 

@@ -49,9 +49,10 @@ pub(crate) fn placed_accesses<C: Count>(
         Placing::Decided(_) => resolved.as_ref(),
     };
     let observed: Option<C> = under_first_touch(context, group);
+    let touched = !group.first_touches.is_empty() || !group.affinity.initialisation.is_empty();
     let basis = match observed {
-        Some(_) => FirstTouchBasis::Observed,
-        None => FirstTouchBasis::Assumed,
+        Some(_) if touched => FirstTouchBasis::Observed,
+        _ => FirstTouchBasis::Assumed,
     };
     let mut counts = match (resolved, observed) {
         (Some(resolved), _) => under_placement(context, group, resolved),

@@ -387,10 +387,12 @@ fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
 
 /// Accesses that differ less than this between nodes count as even.
 const EVEN_DIFFERENCE_MAX: f64 = 0.25;
-/// Largest weight of a node.
-const WEIGHT_MAX: f64 = 8.0;
+/// Largest weight of a node, the most exact first.
+const WEIGHTS_MAX: [f64; 3] = [8.0, 4.0, 2.0];
 
 /// Interleaving with weights by the nodes' accesses; `None` if accesses come evenly from all nodes, or from one alone.
+/// Each node gets as many pages in turn as its weight says, and an object with fewer pages than all weights together
+/// would lie on the first nodes alone. So such an object gets smaller weights, or none.
 fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     let with_memory = context.machine.nodes_with_memory();
     let mut by_node: Vec<(NodeId, f64)> = with_memory.iter().map(|&node| (node, 0.0)).collect();
@@ -406,13 +408,19 @@ fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     if most <= 0.0 || least >= (1.0 - EVEN_DIFFERENCE_MAX) * most {
         return None;
     }
-    let weight = |count: f64| (WEIGHT_MAX * count / most).round() as u32;
-    let nodes: Vec<(NodeId, u32)> = by_node
-        .into_iter()
-        .map(|(node, count)| (node, weight(count)))
-        .filter(|node| node.1 > 0)
-        .collect();
-    (nodes.len() > 1).then_some(Placement::Interleave { nodes })
+    let pages = group.size_bytes / context.page_bytes;
+    let weights = |weight_max: f64| -> Vec<(NodeId, u32)> {
+        let by_node = by_node.iter();
+        by_node
+            .map(|&(node, count)| (node, (weight_max * count / most).round() as u32))
+            .filter(|node| node.1 > 0)
+            .collect()
+    };
+    let fits = |nodes: &Vec<(NodeId, u32)>| {
+        nodes.len() > 1 && nodes.iter().map(|node| u64::from(node.1)).sum::<u64>() <= pages
+    };
+    let nodes = WEIGHTS_MAX.into_iter().map(weights).find(fits)?;
+    Some(Placement::Interleave { nodes })
 }
 
 /// The weight of a sample in the saving by chance. Patterns are found from samples regardless of their weights, so for

@@ -159,3 +159,37 @@ fn instances_that_threads_use_in_turn_are_dealt_round_robin() {
         }
     }
 }
+
+/// As in a parallel sort: each thread allocates and writes an array of counts, and all threads read all of them. Half of
+/// the accesses are local under first touch. An interleaved array has a quarter of them, so it stays where it is.
+#[test]
+fn objects_that_their_allocators_use_most_and_others_read_stay_at_first_touch() {
+    let mut recording = Recording::new(4);
+    let cells: Vec<_> = (0..4)
+        .flat_map(|page| (0..4).map(move |thread| (page, thread, 24.0)))
+        .collect();
+    let group = recording.object("counts", 4, Pattern::Shared, &cells);
+    // Of the four arrays laid over each other, the first thread touched its own first.
+    group.first_touches = (0..4).map(|page| (page, ThreadIndex(0))).collect();
+    group.instances = 4;
+    group.listed_instances = (0..4).map(ObjectId).collect();
+    group.uses = (0..16)
+        .map(|at| {
+            let accesses = if at / 4 == at % 4 { 48.0 } else { 16.0 };
+            InstanceUse {
+                object: ObjectId(at / 4),
+                thread: ThreadIndex(at % 4),
+                accesses,
+                samples: accesses,
+                cost_ns: accesses * 1e6,
+            }
+        })
+        .collect();
+    recording.tables.objects = (0..4).map(|one| object(0, one, 0, 4 * PAGE)).collect();
+    let machine = preset("opteron-4").expect("a preset");
+    let nothing = recording.decide(Policy::Auto, &machine);
+    assert_eq!(nothing.decisions, []);
+    let prediction = recording.predict(&nothing, &machine);
+    assert_eq!(prediction.first_touch.local_share, 0.5);
+    assert_eq!(prediction.accesses, 384.0);
+}
