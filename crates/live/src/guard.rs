@@ -157,11 +157,11 @@ pub struct Guard {
     since: IntervalLoss,
     hold_left: u32,
     hold_next: u32,
-    /// Number of consecutive intervals without requests.
+    /// Number of consecutive intervals in which nothing moved.
     idle: u32,
 }
 
-/// Number of intervals without requests after which the usual loss is measured again.
+/// Number of intervals without moves after which the usual loss is measured again.
 const IDLE_INTERVALS: u32 = 5;
 /// Factor by which earlier measurements decay in each interval.
 const BASELINE_DECAY: f64 = 0.5;
@@ -222,13 +222,6 @@ impl Guard {
                     return self.hold();
                 }
                 self.noise.take(loss);
-                self.idle = if requested == 0 { self.idle + 1 } else { 0 };
-                if self.idle >= IDLE_INTERVALS {
-                    // The moves did well, so the next harm counts as the first.
-                    self.hold_next = self.thresholds.hold_intervals;
-                    self.stage = Stage::Measuring;
-                    self.before = self.since;
-                }
                 self.allow(requested)
             }
             Stage::Holding if displaced > 0 => Verdict::MoveBack,
@@ -246,11 +239,24 @@ impl Guard {
         }
     }
 
-    /// Ends a trial in which nothing moved: what the program loses from now on is its own doing, and is measured.
-    pub fn end_empty_trial(&mut self) {
-        if self.stage == Stage::Trying {
-            self.stage = Stage::Measuring;
-            self.noise.last = Some(self.before.share());
+    /// Notes whether anything moved after the verdict that at most `allowed` pages may move. What the program loses
+    /// after a trial in which nothing moved, or long after the last move, is its own doing, and is measured.
+    pub fn note(&mut self, allowed: usize, has_moved: bool) {
+        match self.stage {
+            Stage::Trying if allowed > 0 && !has_moved => {
+                self.stage = Stage::Measuring;
+                self.noise.last = Some(self.before.share());
+            }
+            Stage::Going => {
+                self.idle = if has_moved { 0 } else { self.idle + 1 };
+                if self.idle >= IDLE_INTERVALS {
+                    // The moves did well, so the next harm counts as the first.
+                    self.hold_next = self.thresholds.hold_intervals;
+                    self.stage = Stage::Measuring;
+                    self.before = self.since;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -396,17 +402,25 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_requests_is_measured_anew() {
-        let mut guard = Guard::new(PERMISSIVE);
-        guard.judge(loss(0.3), 10, 0);
-        guard.judge(loss(0.1), 10, 0);
-        for _ in 0..5 {
-            guard.judge(loss(0.1), 0, 0);
+    fn a_process_whose_pages_no_longer_move_is_measured_anew() {
+        // Nothing is requested, or what is requested can't move.
+        for requested in [0, 10] {
+            let mut guard = Guard::new(PERMISSIVE);
+            for share in [0.3, 0.1] {
+                guard.judge(loss(share), 10, 0);
+                guard.note(10, true);
+            }
+            for _ in 0..5 {
+                assert_eq!(guard.stage(), Stage::Going);
+                guard.judge(loss(0.1), requested, 10);
+                guard.note(requested, false);
+            }
+            assert_eq!(guard.stage(), Stage::Measuring);
+            assert_eq!(guard.judge(loss(0.1), 400, 0), Verdict::Move(100));
+            guard.note(100, true);
+            // The baseline is the loss of 0.1.
+            assert_eq!(guard.judge(loss(0.3), 300, 0), Verdict::MoveBack);
         }
-        assert_eq!(guard.stage(), Stage::Measuring);
-        assert_eq!(guard.judge(loss(0.1), 400, 0), Verdict::Move(100));
-        // The baseline is the loss of 0.1.
-        assert_eq!(guard.judge(loss(0.3), 300, 0), Verdict::MoveBack);
     }
 
     /// Shares of lost time that were measured in an emulator on a busy machine, without harmful moves.
@@ -433,7 +447,7 @@ mod tests {
     fn what_a_program_loses_after_a_trial_without_moves_is_its_own() {
         let mut guard = Guard::new(PERMISSIVE);
         assert_eq!(guard.judge(loss(0.1), 100, 0), Verdict::Move(64));
-        guard.end_empty_trial();
+        guard.note(64, false);
         assert_eq!(guard.judge(loss(0.6), 0, 0), Verdict::Move(0));
         assert_eq!(guard.stage(), Stage::Measuring);
         assert_eq!(guard.judge(loss(0.6), 100, 0), Verdict::Move(64));

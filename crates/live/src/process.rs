@@ -187,9 +187,8 @@ impl TargetProcess {
                     most_now => &requested[..mover.fitting(&requested, most_now)],
                 };
                 acted.round = mover.carry_out(kernel, self.identity, moves, deadline_ns);
-                if most_now > 0 && acted.round.moved.is_empty() && acted.pinned == 0 {
-                    self.guard.end_empty_trial();
-                }
+                let has_moved = !acted.round.moved.is_empty() || acted.pinned > 0;
+                self.guard.note(most_now, has_moved);
                 for moved in &acted.round.moved {
                     self.pending.remove(&moved.page);
                     if self.origins.len() < most {

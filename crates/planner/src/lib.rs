@@ -46,6 +46,7 @@ mod simple_policies;
 mod subject;
 mod traffic;
 mod translated;
+mod withdrawal;
 
 pub use analysis::Analysis;
 pub use context::{FirstTouchBasis, Input};

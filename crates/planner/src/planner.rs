@@ -19,7 +19,7 @@ use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads};
 use crate::error::Error;
-use crate::interval::{self, Saving, Uncertainty};
+use crate::interval::{self, Uncertainty};
 use crate::layout::{has_recorded_cpus, thread_nodes};
 use crate::parameters::{Parameters, Policy};
 use crate::prediction::{Prediction, predict};
@@ -27,6 +27,7 @@ use crate::programs::Programs;
 use crate::replay::{Replays, is_stripped};
 use crate::simple_policies;
 use crate::translated::translated;
+use crate::withdrawal::{self, Saving};
 
 /// One recording on one machine: decides for its programs, and predicts what plans do.
 pub struct Planner<'a> {
@@ -287,7 +288,7 @@ impl<'a> Planner<'a> {
         let found = tested(&plan, policy, input, parameters);
         leave_doubtful(&mut plan, &found, input, parameters);
         let saving = match policy {
-            Policy::Auto => interval::withdraw(&mut plan, input, parameters),
+            Policy::Auto => withdrawal::withdraw(&mut plan, input, parameters),
             _ => None,
         };
         (plan, found, saving)

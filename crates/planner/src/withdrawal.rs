@@ -1,0 +1,276 @@
+//! Withdraws plans of `auto`, or their decisions, whose saving is in doubt. Decisions stay that hardly make an access
+//! slower: they have nothing to lose.
+
+use nearpage_amount::percent;
+use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
+
+use crate::auto::{self, Model};
+use crate::context::{Context, Input};
+use crate::group::keep_apart;
+use crate::interval::{Doubt, Uncertainty, change, of_samples};
+use crate::model_error::ErrorSource;
+use crate::parameters::Parameters;
+use crate::subject::{decisions_about, subject};
+
+/// How sure the saving of a plan of `auto` is, or why the plan was withdrawn.
+pub(crate) type Saving = Result<Uncertainty, String>;
+
+/// Withdraws a plan of `auto` whose saving is in doubt, except decisions that can hardly lose. None if the plan places
+/// nothing, or nothing can be predicted.
+pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<Saving> {
+    if !plan.decisions.iter().any(places) {
+        return None;
+    }
+    let times = Model::new(input, parameters)?.expected_times(plan);
+    let found = of_samples(plan, input, parameters, &times);
+    let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
+    let saved = -change(&times.0[1]);
+    if let Some(why) = withdraw_spreading(plan, saved) {
+        return Some(Err(why));
+    }
+    let why = match found.doubt {
+        Doubt::None => return Some(Ok(found)),
+        Doubt::Samples => format!(
+            "with so few samples, what it saves of all threads' time lies between {most:+.1} % and {least:+.1} % (nine recordings in \
+             ten)"
+        ),
+        Doubt::Model => format!(
+            "on machines {} most plans with no more than {} to save lost",
+            found.model?.class.as_str(),
+            percent(found.model?.turns_below)
+        ),
+    };
+    // Errors measured by this user count for more than known latencies.
+    let was_measured = found.doubt == Doubt::Model
+        && found
+            .model
+            .is_some_and(|model| model.source == ErrorSource::History);
+    let decisions = plan.decisions.len();
+    if !was_measured && keep_what_loses_nothing(plan, input, parameters) {
+        if plan.decisions.len() == decisions {
+            return Some(Ok(found));
+        }
+        let times = Model::new(input, parameters)?.expected_times(plan);
+        return Some(match withdraw_spreading(plan, -change(&times.0[1])) {
+            Some(why) => Err(why),
+            None => Ok(of_samples(plan, input, parameters, &times)),
+        });
+    }
+    plan.decisions.clear();
+    Some(Err(format!(
+        "everything is left to first touch: the best plan would save {} of the time, but {why}",
+        percent(saved)
+    )))
+}
+
+/// Withdraws a plan that only spreads pages if it saves less than nothing, and says so. Such decisions follow from who
+/// uses which part, not from times.
+fn withdraw_spreading(plan: &mut Plan, saved: f64) -> Option<String> {
+    let spreads = |one: &Decision| {
+        matches!(
+            one.placement,
+            Placement::Interleave { .. } | Placement::FirstTouch
+        )
+    };
+    if saved >= 0.0 || !plan.decisions.iter().all(spreads) {
+        return None;
+    }
+    plan.decisions.clear();
+    Some(format!(
+        "everything is left to first touch: spreading what all threads use would take {} longer",
+        percent(-saved)
+    ))
+}
+
+/// Does a decision place pages, rather than leave them to first touch?
+fn places(decision: &Decision) -> bool {
+    decision.placement != Placement::FirstTouch || decision.start != Start::Allocation
+}
+
+/// Keeps a plan's decisions that hardly make an access slower, each judged by itself: they have nothing to lose. False
+/// if there is none. Decisions for first touch stay: they keep objects apart from the memory around them, which another
+/// decision may place. A decision that is not kept becomes such a one where its object lies in memory that is placed.
+fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Parameters) -> bool {
+    let Ok(timing) = input.machine.timing() else {
+        return false;
+    };
+    let context = Context::new(input);
+    let mut is_kept = vec![false; plan.decisions.len()];
+    for group in &input.attribution.objects {
+        let own = subject(context.tables, group);
+        // It is unknown what several decisions about the objects of one call site make slower.
+        let &[at] = decisions_about(plan, &context, group, own.as_ref()).as_slice() else {
+            continue;
+        };
+        let decision = &plan.decisions[at];
+        let latency_ns = &timing.latency_ns;
+        is_kept[at] = auto::loses_nothing(&context, group, decision, latency_ns, parameters)
+            || auto::relieves_one_node(&context, group, decision, parameters);
+    }
+    keep(plan, &is_kept);
+    plan.decisions.iter().any(places)
+}
+
+/// Leaves out the decisions of a plan that are not kept, and keeps their objects apart from memory that is placed.
+fn keep(plan: &mut Plan, is_kept: &[bool]) {
+    let is_placed = |is_around: fn(&Subject) -> bool| {
+        let mut kept = plan.decisions.iter().zip(is_kept).filter(|one| *one.1);
+        kept.any(|(one, _)| is_around(&one.subject) && places(one))
+    };
+    let unmatched_is_placed = is_placed(|one| *one == Subject::Unmatched);
+    let heap_is_placed = is_placed(Subject::is_brk_heap);
+    let mut numbered = is_kept.iter();
+    plan.decisions.retain_mut(|one| {
+        if numbered.next() == Some(&true) || !places(one) {
+            return true;
+        }
+        let is_of_heap = matches!(one.subject, Subject::CallSite { .. });
+        let lies_in_placed = unmatched_is_placed || heap_is_placed && is_of_heap;
+        if lies_in_placed && one.subject != Subject::Unmatched {
+            keep_apart(one);
+            return true;
+        }
+        false
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interval::tests::{with_blocks, with_threads};
+    use crate::model_error::MachineClass;
+    use crate::{ModelErrors, Planner, Policy};
+
+    #[test]
+    fn a_plan_that_only_spreads_is_withdrawn_if_spreading_is_slower() {
+        let spread = |planner: &Planner| {
+            let parameters = Parameters::default();
+            planner
+                .plans(Policy::Interleave, &parameters)
+                .unwrap()
+                .remove(0)
+        };
+        // All accesses of the only thread are local under first touch.
+        with_threads(&[0], 1e6, |planner, input| {
+            let mut plan = spread(planner);
+            assert!(!plan.decisions.is_empty());
+            let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
+            let why = saving.unwrap_err();
+            assert!(
+                why.contains("spreading what all threads use would take"),
+                "{why}"
+            );
+            assert_eq!(plan.decisions, []);
+        });
+        // Three of four threads have remote accesses under first touch, too.
+        with_blocks(1e6, |planner, input| {
+            let mut plan = spread(planner);
+            let decisions = plan.decisions.clone();
+            let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
+            assert!(saving.is_ok(), "{saving:?}");
+            assert_eq!(plan.decisions, decisions);
+        });
+    }
+
+    #[test]
+    fn what_keeps_objects_apart_stays_with_what_is_placed() {
+        with_blocks(1e6, |planner, input| {
+            let parameters = Parameters::default();
+            let mut plan = planner
+                .plans(Policy::Object, &parameters)
+                .unwrap()
+                .remove(0);
+            let placed = plan.decisions.clone();
+            // An object that no sample has shown, in memory that the plan places.
+            let apart = Decision {
+                subject: Subject::CallSite {
+                    frames: Vec::new(),
+                    size_bytes: 1 << 16,
+                    order: None,
+                    thread: None,
+                },
+                placement: Placement::FirstTouch,
+                start: Start::Allocation,
+                ..placed[0].clone()
+            };
+            plan.decisions.push(apart.clone());
+            assert!(keep_what_loses_nothing(&mut plan, input, &parameters));
+            assert!(plan.decisions.iter().any(places), "{placed:?}");
+            assert_eq!(plan.decisions.last(), Some(&apart));
+            // Alone it has nothing to be kept apart from.
+            plan.decisions.retain(|one| !places(one));
+            assert!(!keep_what_loses_nothing(&mut plan, input, &parameters));
+        });
+    }
+
+    #[test]
+    fn what_is_withdrawn_from_placed_memory_is_kept_apart_from_it() {
+        with_blocks(1e6, |planner, _| {
+            let mut plan = planner
+                .plans(Policy::Object, &Parameters::default())
+                .unwrap()
+                .remove(0);
+            let of_object = plan.decisions[0].clone();
+            let is_of_heap = |one: &Decision| matches!(one.subject, Subject::CallSite { .. });
+            // A decision about an object that no sample has shown is not kept.
+            let unseen = Decision {
+                subject: Subject::CallSite {
+                    frames: Vec::new(),
+                    size_bytes: 1 << 16,
+                    order: None,
+                    thread: None,
+                },
+                ..of_object.clone()
+            };
+            for (subject, stays) in [
+                (of_object.subject.clone(), false),
+                (Subject::Unmatched, true),
+            ] {
+                plan.decisions = vec![
+                    unseen.clone(),
+                    Decision {
+                        subject,
+                        ..of_object.clone()
+                    },
+                ];
+                let is_kept = vec![false, true];
+                keep(&mut plan, &is_kept);
+                let apart = plan.decisions.iter().find(|one| !places(one));
+                assert_eq!(apart.is_some(), stays, "{:?}", plan.decisions);
+                assert!(apart.is_none_or(is_of_heap));
+            }
+        });
+    }
+
+    #[test]
+    fn a_plan_is_withdrawn_with_the_reason_where_such_savings_were_losses() {
+        with_blocks(1e6, |planner, _| {
+            let class = MachineClass::SeveralHops;
+            let lost = crate::Change {
+                predicted: -0.9,
+                measured: 0.1,
+            };
+            let errors = ModelErrors::learned(vec![(class, lost); 30]);
+            assert_eq!(errors.of(class).source, ErrorSource::History);
+            let parameters = Parameters {
+                errors,
+                ..Parameters::default()
+            };
+            let decided = &planner.decide(&[Policy::Auto], &parameters).unwrap()[0];
+            assert!(decided.plan.decisions.is_empty());
+            let note = decided
+                .notes
+                .iter()
+                .find(|note| note.starts_with("everything is left"));
+            assert!(
+                note.is_some_and(|note| note.contains("to save lost")),
+                "{:?}",
+                decided.notes
+            );
+            assert_eq!(
+                planner.plans(Policy::Auto, &parameters).unwrap()[0].decisions,
+                []
+            );
+        });
+    }
+}
