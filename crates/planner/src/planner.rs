@@ -27,7 +27,7 @@ use crate::programs::Programs;
 use crate::replay::{Replays, is_stripped};
 use crate::simple_policies;
 use crate::translated::translated;
-use crate::withdrawal::{self, Saving};
+use crate::withdrawal::{Saving, withdraw};
 
 /// One recording on one machine: decides for its programs, and predicts what plans do.
 pub struct Planner<'a> {
@@ -287,10 +287,8 @@ impl<'a> Planner<'a> {
         }
         let found = tested(&plan, policy, input, parameters);
         leave_doubtful(&mut plan, &found, input, parameters);
-        let saving = match policy {
-            Policy::Auto => withdrawal::withdraw(&mut plan, input, parameters),
-            _ => None,
-        };
+        let doubted = || withdraw(&mut plan, input, parameters);
+        let saving = (policy == Policy::Auto).then(doubted).flatten();
         (plan, found, saving)
     }
 
