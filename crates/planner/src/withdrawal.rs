@@ -45,9 +45,9 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
         && found
             .model
             .is_some_and(|model| model.source == ErrorSource::History);
-    let decisions = plan.decisions.len();
+    let before = plan.decisions.clone();
     if !was_measured && keep_what_loses_nothing(plan, input, parameters) {
-        if plan.decisions.len() == decisions {
+        if plan.decisions == before {
             return Some(Ok(found));
         }
         let times = Model::new(input, parameters)?.expected_times(plan);
