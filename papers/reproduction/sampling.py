@@ -1,6 +1,5 @@
 """Samples of a trace, as sampling hardware would have taken them."""
 import json
-import os
 import shutil
 
 

@@ -34,8 +34,8 @@ wait_for() {    # CONDITION [SECONDS]
     until=$(($(now) + ${2:-300}))
     until eval "$1" 2>/dev/null || [ "$(now)" -ge $until ]; do sleep 0.2; done
 }
-end_once() {    # FILE CONDITION
-    wait_for "$2"
+end_once() {    # FILE CONDITION [SECONDS]
+    wait_for "$2" "${3:-}"
     : >"$1"
 }
 is_even() {     # NAME: the largest anonymous mapping of the process is spread evenly over four nodes
@@ -353,7 +353,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         ),
         // Huge pages, with a higher limit on stalls because the emulator moves them slowly.
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n\
-         (wait_for 'becomes_local triad huge.log 2 700' 600; : >huge.end) &\n\
+         end_once huge.end 'becomes_local triad huge.log 2 700' 600 &\n\
          export WORKLOAD_UNTIL=huge.end\n"
             .to_owned(),
         Inspection::command(
