@@ -49,17 +49,19 @@ is_even() {     # NAME: the largest anonymous mapping of the process is spread e
         if (all > largest) { largest = all; even = nodes == 4 && most <= 1.2 * least }
     } END { exit !even }'
 }
-becomes_local() { # NAME LOG LINE [THOUSANDTHS]: from that line on its accesses are remote, and then local
+becomes_local() { # NAME LOG LINE [THOUSANDTHS]: from that line on pages move while its accesses are remote, then local
+    # Before the first move, a program may touch its libraries, which is remote, and then alone its data, which is not.
     # Lines may have a megabyte each: a look reads those that came since the one before.
     from=$(cat "$2.$3.next" 2>/dev/null || echo "$3")
     lines=$(wc -l <"$2")
     [ "$lines" -lt "$from" ] || {
         tail -n +"$from" "$2" | head -n $((lines - from + 1)) |
-            grep -o "\"name\":\"$1\"[^}]*\"local_per_1000\":[0-9]*" | sed 's/.*://' >>"$2.$3.local"
+            grep -o "\"name\":\"$1\"[^}]*\"moved\":[0-9]*" |
+            sed 's/.*"local_per_1000":\([0-9]*\).*:/\1 /' >>"$2.$3.local"
         echo $((lines + 1)) >"$2.$3.next"
     }
-    awk -v enough="${4:-950}" \
-        '$1 < enough - 150 { remote = 1 } remote && $1 >= enough { local = 1 } END { exit !local }' "$2.$3.local"
+    awk -v enough="${4:-950}" '{ moved += $2 } moved && $1 < enough - 150 { remote = 1 }
+        remote && $1 >= enough { local = 1 } END { exit !local }' "$2.$3.local"
 }
 threads_of() {  # NAME: in the order in which they were created
     echo /proc/"$(pgrep -nx "$1")"/task/* | tr ' ' '\n' | sort -t / -k 5n
@@ -353,7 +355,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         ),
         // Huge pages, with a higher limit on stalls because the emulator moves them slowly.
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n\
-         end_once huge.end 'becomes_local triad huge.log 2 700' 600 &\n\
+         end_once huge.end 'becomes_local triad huge.log 2 800' 600 &\n\
          export WORKLOAD_UNTIL=huge.end\n"
             .to_owned(),
         Inspection::command(
