@@ -223,17 +223,6 @@ fn first_touch_does_as_well(
     }
 }
 
-const KEPT_AT_FIRST_TOUCH: &str = "kept at first touch, although the memory around it is placed";
-
-/// Turns a decision into one that leaves its objects to first touch, unlike the memory around them.
-pub(crate) fn keep_apart(decision: &mut Decision) {
-    decision.placement = Placement::FirstTouch;
-    decision.start = Start::Allocation;
-    let counters = decision.why.split("; ").next().unwrap_or_default();
-    decision.why = format!("{counters}; {KEPT_AT_FIRST_TOUCH}");
-    decision.effect.local_after = decision.effect.local_before.unwrap_or_default();
-}
-
 /// The decision that leaves a group to first touch, unlike the memory around it.
 pub(crate) fn first_touched(
     context: &Context,
@@ -241,13 +230,8 @@ pub(crate) fn first_touched(
     subject: Subject,
     parameters: &Parameters,
 ) -> Decision {
-    let mut decision = decided(
-        context,
-        group,
-        subject,
-        Placement::FirstTouch,
-        KEPT_AT_FIRST_TOUCH,
-    );
+    let rule = "kept at first touch, although the memory around it is placed";
+    let mut decision = decided(context, group, subject, Placement::FirstTouch, rule);
     let found = placed_accesses::<Tally>(context, group, Placing::Decided(&[]), parameters);
     decision.effect.local_after = found.map_or(0.0, |(_, found)| found.local_share());
     decision

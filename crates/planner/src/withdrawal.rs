@@ -1,12 +1,14 @@
 //! Withdraws plans of `auto`, or their decisions, whose saving is in doubt. Decisions stay that hardly make an access
 //! slower: they have nothing to lose.
 
+use std::mem;
+
 use nearpage_amount::percent;
 use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 
-use crate::auto::{self, Model};
+use crate::auto::{self, Model, Times};
 use crate::context::{Context, Input};
-use crate::group::keep_apart;
+use crate::group::first_touched;
 use crate::interval::{Doubt, Uncertainty, change, of_samples};
 use crate::model_error::ErrorSource;
 use crate::parameters::Parameters;
@@ -25,7 +27,7 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     let found = of_samples(plan, input, parameters, &times);
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
     let saved = -change(&times.0[1]);
-    if let Some(why) = withdraw_spreading(plan, saved) {
+    if let Some(why) = withdraw_slower(plan, &times) {
         return Some(Err(why));
     }
     let why = match found.doubt {
@@ -45,16 +47,8 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
         && found
             .model
             .is_some_and(|model| model.source == ErrorSource::History);
-    let before = plan.decisions.clone();
     if !was_measured && keep_what_loses_nothing(plan, input, parameters) {
-        if plan.decisions == before {
-            return Some(Ok(found));
-        }
-        let times = Model::new(input, parameters)?.expected_times(plan);
-        return Some(match withdraw_spreading(plan, -change(&times.0[1])) {
-            Some(why) => Err(why),
-            None => Ok(of_samples(plan, input, parameters, &times)),
-        });
+        return saving_of_rest(plan, input, parameters);
     }
     plan.decisions.clear();
     Some(Err(format!(
@@ -63,22 +57,38 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     )))
 }
 
-/// Withdraws a plan that only spreads pages if it saves less than nothing, and says so. Such decisions follow from who
-/// uses which part, not from times.
-fn withdraw_spreading(plan: &mut Plan, saved: f64) -> Option<String> {
+/// How sure the saving of what is left of a plan is, or why that is withdrawn, too.
+fn saving_of_rest(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<Saving> {
+    let times = Model::new(input, parameters)?.expected_times(plan);
+    Some(match withdraw_slower(plan, &times) {
+        Some(why) => Err(why),
+        None => Ok(of_samples(plan, input, parameters, &times)),
+    })
+}
+
+/// Withdraws a plan that is slower by the slowest thread, in a run as long as the recorded one or in the scaled one, and
+/// by all threads together, and says so. One that only spreads pages is withdrawn even if all threads together are
+/// quicker: such decisions follow from who uses which part, not from times.
+fn withdraw_slower(plan: &mut Plan, (times, of_all): &([Times; 2], f64)) -> Option<String> {
     let spreads = |one: &Decision| {
         matches!(
             one.placement,
             Placement::Interleave { .. } | Placement::FirstTouch
         )
     };
-    if saved >= 0.0 || !plan.decisions.iter().all(spreads) {
+    let only_spreads = plan.decisions.iter().all(spreads);
+    let slower = times.iter().map(change).fold(f64::NEG_INFINITY, f64::max);
+    if slower <= 0.0 || *of_all <= 0.0 && !only_spreads {
         return None;
     }
+    let what = match only_spreads {
+        true => "spreading what all threads use",
+        false => "the best plan",
+    };
     plan.decisions.clear();
     Some(format!(
-        "everything is left to first touch: spreading what all threads use would take {} longer",
-        percent(-saved)
+        "everything is left to first touch: {what} would take {} longer",
+        percent(slower)
     ))
 }
 
@@ -96,10 +106,16 @@ fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Paramete
     };
     let context = Context::new(input);
     let mut is_kept = vec![false; plan.decisions.len()];
+    let mut apart = vec![None; plan.decisions.len()];
     for group in &input.attribution.objects {
         let own = subject(context.tables, group);
+        let about = decisions_about(plan, &context, group, own.as_ref());
+        for &at in &about {
+            let subject = plan.decisions[at].subject.clone();
+            apart[at] = Some(first_touched(&context, group, subject, parameters));
+        }
         // It is unknown what several decisions about the objects of one call site make slower.
-        let &[at] = decisions_about(plan, &context, group, own.as_ref()).as_slice() else {
+        let &[at] = about.as_slice() else {
             continue;
         };
         let decision = &plan.decisions[at];
@@ -107,35 +123,35 @@ fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Paramete
         is_kept[at] = auto::loses_nothing(&context, group, decision, latency_ns, parameters)
             || auto::relieves_one_node(&context, group, decision, parameters);
     }
-    keep(plan, &is_kept);
+    keep(plan, &is_kept, apart);
     plan.decisions.iter().any(places)
 }
 
-/// Leaves out the decisions of a plan that are not kept, and keeps their objects apart from memory that is placed.
-fn keep(plan: &mut Plan, is_kept: &[bool]) {
+/// Leaves out the decisions of a plan that are not kept. Where their objects lie in memory that is placed, decisions that
+/// keep them apart from it replace them.
+fn keep(plan: &mut Plan, is_kept: &[bool], apart: Vec<Option<Decision>>) {
     let is_placed = |is_around: fn(&Subject) -> bool| {
         let mut kept = plan.decisions.iter().zip(is_kept).filter(|one| *one.1);
         kept.any(|(one, _)| is_around(&one.subject) && places(one))
     };
     let unmatched_is_placed = is_placed(|one| *one == Subject::Unmatched);
     let heap_is_placed = is_placed(Subject::is_brk_heap);
-    let mut numbered = is_kept.iter();
-    plan.decisions.retain_mut(|one| {
-        if numbered.next() == Some(&true) || !places(one) {
-            return true;
+    let decisions = mem::take(&mut plan.decisions).into_iter();
+    let left = |((decision, is_kept), apart): ((Decision, &bool), Option<Decision>)| {
+        if *is_kept || !places(&decision) {
+            return Some(decision);
         }
-        let is_of_heap = matches!(one.subject, Subject::CallSite { .. });
-        let lies_in_placed = unmatched_is_placed || heap_is_placed && is_of_heap;
-        if lies_in_placed && one.subject != Subject::Unmatched {
-            keep_apart(one);
-            return true;
-        }
-        false
-    });
+        let is_of_heap = matches!(decision.subject, Subject::CallSite { .. });
+        apart.filter(|_| unmatched_is_placed || heap_is_placed && is_of_heap)
+    };
+    plan.decisions = decisions.zip(is_kept).zip(apart).filter_map(left).collect();
 }
 
 #[cfg(test)]
 mod tests {
+    use nearpage_machine::NodeId;
+    use nearpage_plan::Owner;
+
     use super::*;
     use crate::interval::tests::{with_blocks, with_threads};
     use crate::model_error::MachineClass;
@@ -211,34 +227,59 @@ mod tests {
                 .unwrap()
                 .remove(0);
             let of_object = plan.decisions[0].clone();
-            let is_of_heap = |one: &Decision| matches!(one.subject, Subject::CallSite { .. });
-            // A decision about an object that no sample has shown is not kept.
-            let unseen = Decision {
-                subject: Subject::CallSite {
-                    frames: Vec::new(),
-                    size_bytes: 1 << 16,
-                    order: None,
-                    thread: None,
-                },
+            let apart = Decision {
+                placement: Placement::FirstTouch,
+                start: Start::Allocation,
                 ..of_object.clone()
             };
-            for (subject, stays) in [
-                (of_object.subject.clone(), false),
-                (Subject::Unmatched, true),
-            ] {
-                plan.decisions = vec![
-                    unseen.clone(),
-                    Decision {
-                        subject,
-                        ..of_object.clone()
-                    },
-                ];
-                let is_kept = vec![false, true];
-                keep(&mut plan, &is_kept);
-                let apart = plan.decisions.iter().find(|one| !places(one));
-                assert_eq!(apart.is_some(), stays, "{:?}", plan.decisions);
-                assert!(apart.is_none_or(is_of_heap));
+            let unmatched = Decision {
+                subject: Subject::Unmatched,
+                ..of_object.clone()
+            };
+            for (kept, left) in [(of_object.clone(), None), (unmatched, Some(&apart))] {
+                plan.decisions = vec![of_object.clone(), kept.clone()];
+                keep(&mut plan, &[false, true], vec![Some(apart.clone()), None]);
+                let expected: Vec<Decision> = left.into_iter().cloned().chain([kept]).collect();
+                assert_eq!(plan.decisions, expected);
             }
+        });
+    }
+
+    #[test]
+    fn what_is_left_of_a_plan_is_withdrawn_if_it_only_spreads_and_is_slower() {
+        let parameters = Parameters::default();
+        let interleaved = |planner: &Planner| {
+            let plans = planner.plans(Policy::Interleave, &parameters);
+            plans.unwrap().remove(0)
+        };
+        with_threads(&[0], 1e6, |planner, input| {
+            let mut plan = interleaved(planner);
+            let saving = saving_of_rest(&mut plan, input, &parameters).unwrap();
+            assert!(saving.is_err(), "{saving:?}");
+            assert_eq!(plan.decisions, []);
+        });
+        with_blocks(1e6, |planner, input| {
+            let mut plan = interleaved(planner);
+            let saving = saving_of_rest(&mut plan, input, &parameters).unwrap();
+            assert!(saving.is_ok(), "{saving:?}");
+            assert!(!plan.decisions.is_empty());
+        });
+    }
+
+    /// The only thread uses memory of its own node under first touch.
+    #[test]
+    fn a_plan_that_is_slower_in_both_ways_of_waiting_is_withdrawn() {
+        let parameters = Parameters::default();
+        with_threads(&[0], 1e6, |planner, input| {
+            let plans = planner.plans(Policy::Interleave, &parameters);
+            let mut plan = plans.unwrap().remove(0);
+            for one in &mut plan.decisions {
+                one.placement = Placement::Whole(Owner::Node(NodeId(3)));
+            }
+            let saving = withdraw(&mut plan, input, &parameters).unwrap();
+            let why = saving.unwrap_err();
+            assert!(why.contains("the best plan would take"), "{why}");
+            assert_eq!(plan.decisions, []);
         });
     }
 

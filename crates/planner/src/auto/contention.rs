@@ -11,6 +11,11 @@
 //!
 //! A CPU that does not wait for each miss runs on for a window of instructions ([`Overlap`]). So several misses of a
 //! thread are under way at a time, and their latencies overlap with each other and with computation.
+//!
+//! What the busiest thread does beyond the next busiest, it does alone: a master prepares each step for the others, or
+//! runs on when they are done. So its excess has no queues, and adds to the time of the phase in which all run.
+
+mod overlap;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +24,8 @@ use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
 use crate::effect::{Access, Count, Part};
+use overlap::Overlap;
+pub(crate) use overlap::Pace;
 
 /// Accesses of threads by the node of the memory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,127 +58,15 @@ impl Count for Demand {
     }
 }
 
-/// Times of threads, initialisation plus use.
+/// Times of threads: initialisation, what the busiest thread does alone, and the phase in which all run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Time {
-    /// Time of the slowest thread: the program's time if the others wait for it only at the end.
+    /// With the time of the slowest thread in the phase: the program's time if the others wait for it only at the end.
     pub slowest_ns: f64,
-    /// Time of the slowest thread in initialisation, plus mean time of all threads afterwards: the program's time
-    /// follows it if threads wait for each other step by step, each time for another thread. Initialisation has no
-    /// such steps: mostly one thread does it, and the others begin afterwards.
+    /// With the mean time of all threads in the phase: the program's time follows it if threads wait for each other step
+    /// by step, each time for another thread. Initialisation has no such steps: mostly one thread does it, and the
+    /// others begin afterwards.
     pub mean_ns: f64,
-}
-
-/// How far a CPU runs ahead of its misses, as in the simulator.
-#[derive(Clone, Copy, Debug)]
-struct Overlap {
-    /// Most misses of a CPU that are under way at a time.
-    misses_max: u32,
-    /// Time in which a CPU executes a window of instructions; 0 if it waits for each miss.
-    window_ns: f64,
-    /// Lines that the prefetcher requests ahead of a stream's miss; 0: there is none. All misses are taken to be of
-    /// streams, as samples do not tell which misses follow each other.
-    lines_ahead: f64,
-}
-
-/// Largest mean of a distribution whose probability of 0 is not rounded to 0, or nearly so.
-const MISSES_A_WINDOW_MAX: f64 = 700.0;
-
-impl Overlap {
-    const NONE: Self = Self {
-        misses_max: 1,
-        window_ns: 0.0,
-        lines_ahead: 0.0,
-    };
-
-    fn new(timing: &Timing) -> Self {
-        Self {
-            misses_max: timing.outstanding_misses.max(1),
-            window_ns: timing.run_ahead_instructions() as f64 * timing.instruction_ns(),
-            lines_ahead: timing
-                .prefetcher
-                .map_or(0.0, |one| f64::from(one.steps_ahead)),
-        }
-    }
-
-    /// What a CPU does while a miss is under way, if the mean time of computation between misses is `gap_ns`. The number
-    /// of other misses in the window after it is Poisson's, and their addresses are taken to be known in time: samples
-    /// tell neither when a thread's misses follow each other, nor which of them need the data of others.
-    fn under_way(&self, gap_ns: f64) -> UnderWay {
-        if self.window_ns <= 0.0 {
-            return UnderWay::ONE;
-        }
-        let mean = (self.window_ns / gap_ns.max(f64::MIN_POSITIVE)).min(MISSES_A_WINDOW_MAX);
-        // Probability that exactly, and that at most, so many misses follow the first.
-        let mut exactly = (-mean).exp();
-        let mut at_most = 0.0;
-        let mut count = 1.0;
-        for following in 1..self.misses_max {
-            at_most += exactly;
-            count += 1.0 - at_most;
-            exactly *= mean / f64::from(following);
-        }
-        at_most += exactly;
-        // If no more may be under way, the CPU stops at the next miss. Otherwise it stops at the window's end.
-        let computed_ns = gap_ns * (count - at_most).max(0.0);
-        let ahead = self.lines_ahead.min(f64::from(self.misses_max) - count);
-        UnderWay {
-            count: count + ahead,
-            computed_ns: computed_ns + ahead * gap_ns,
-        }
-    }
-
-    /// Time of a thread's misses, given as numbers and latencies, and of its computation. `gap_ns`: mean time of
-    /// computation between its misses.
-    ///
-    /// Misses under way at a time stop the CPU once. Of latencies from 0 to the shortest, each moment passes for all
-    /// misses; of those up to the next one, it passes for all but the shortest misses, of which fewer are under way at
-    /// a time; and so on.
-    fn time_ns(&self, misses: impl Iterator<Item = (f64, f64)>, pace: Pace) -> f64 {
-        let Pace { compute_ns, gap_ns } = pace;
-        if self.window_ns <= 0.0 {
-            let latencies = misses.map(|(count, latency_ns)| count * latency_ns);
-            return compute_ns + latencies.sum::<f64>();
-        }
-        let mut misses: Vec<(f64, f64)> = misses.collect();
-        let all: f64 = misses.iter().map(|(count, _)| count).sum();
-        misses.sort_unstable_by(|one, other| one.1.total_cmp(&other.1));
-        let mut longer = all;
-        let (mut stopped_ns, mut passed_ns) = (0.0, 0.0_f64);
-        for (count, latency_ns) in misses {
-            let under_way = self.under_way(gap_ns * all / longer.max(f64::MIN_POSITIVE));
-            let from_ns = passed_ns.max(under_way.computed_ns);
-            stopped_ns += (latency_ns - from_ns).max(0.0) * longer / under_way.count;
-            passed_ns = latency_ns;
-            longer = (longer - count).max(0.0);
-        }
-        compute_ns + stopped_ns
-    }
-}
-
-/// How a thread computes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
-    /// Computation while several threads run.
-    pub compute_ns: f64,
-    /// Mean time of computation between two of its misses, whenever they are.
-    pub gap_ns: f64,
-}
-
-/// What a CPU does while a miss is under way.
-#[derive(Clone, Copy, Debug)]
-struct UnderWay {
-    /// Number of misses under way, this one included.
-    count: f64,
-    /// Computation.
-    computed_ns: f64,
-}
-
-impl UnderWay {
-    const ONE: Self = Self {
-        count: 1.0,
-        computed_ns: 0.0,
-    };
 }
 
 /// A machine's queues and latencies.
@@ -278,11 +173,52 @@ impl Contention {
             ..pace(thread)
         };
         let first = self.phase_ns(&demand.threads[initialisation as usize], misses_alone);
-        let second = self.phase_ns(&demand.threads[used as usize], &pace);
-        Time {
-            slowest_ns: first.slowest_ns + runtime_scale * second.slowest_ns,
-            mean_ns: first.slowest_ns + runtime_scale * second.mean_ns,
+        let used = &demand.threads[used as usize];
+        let excess = self.excess(used, &pace);
+        let mut alone_ns = 0.0;
+        let mut together = used.clone();
+        if let Some((busiest, share)) = excess
+            && let Some((reader, counts)) = together.get_mut(&busiest)
+        {
+            let own = counts.iter().map(|count| share * count).collect();
+            counts.iter_mut().for_each(|count| *count *= 1.0 - share);
+            let alone = BTreeMap::from([(busiest, (*reader, own))]);
+            alone_ns = self
+                .phase_ns(&alone, |one| pace(one).part(share))
+                .slowest_ns;
         }
+        let phase = self.phase_ns(&together, |thread| match excess {
+            Some((busiest, share)) if busiest == thread => pace(thread).part(1.0 - share),
+            _ => pace(thread),
+        });
+        let before_ns = first.slowest_ns + runtime_scale * alone_ns;
+        Time {
+            slowest_ns: before_ns + runtime_scale * phase.slowest_ns,
+            mean_ns: before_ns + runtime_scale * phase.mean_ns,
+        }
+    }
+
+    /// The busiest thread, and the share of its work by which it exceeds the next busiest; none if there is one thread.
+    /// Work is computation and misses, each of which counts as the mean latency, so that it depends on no placement.
+    fn excess(
+        &self,
+        threads: &BTreeMap<ThreadIndex, (usize, Vec<f64>)>,
+        pace: impl Fn(ThreadIndex) -> Pace,
+    ) -> Option<(ThreadIndex, f64)> {
+        let pairs = self.latency_ns.iter().flatten();
+        let each_ns = pairs.clone().sum::<f64>() / pairs.count().max(1) as f64;
+        let mut works: Vec<(f64, ThreadIndex)> = threads
+            .iter()
+            .map(|(&thread, (_, counts))| {
+                let waited_ns = each_ns * counts.iter().sum::<f64>();
+                (pace(thread).compute_ns + waited_ns, thread)
+            })
+            .collect();
+        works.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
+        let &[(most_ns, busiest), (next_ns, _), ..] = works.as_slice() else {
+            return None;
+        };
+        Some((busiest, 1.0 - next_ns / most_ns.max(f64::MIN_POSITIVE)))
     }
 
     fn phase_ns(
@@ -432,6 +368,32 @@ mod tests {
         assert!((time / expected - 1.0).abs() < 1e-5, "{time} {expected}");
     }
 
+    /// A master prepares each step alone, for threads that then wait for far memory longer than it ever works.
+    #[test]
+    fn what_the_busiest_does_beyond_the_next_it_does_alone() {
+        let contention = contention("opteron-4");
+        let local_ns = contention.latency_ns[0][0];
+        let workers = |of_master: f64| {
+            demand(&[
+                (0, &[of_master, 0.0, 0.0, 0.0]),
+                (3, &[1000.0, 0.0, 0.0, 0.0]),
+            ])
+        };
+        let time_ns = |of_master| contention.time_ns(&workers(of_master), |_| pace(0.0), 1.0);
+        let (alike, more) = (time_ns(1000.0), time_ns(4000.0));
+        for (alike_ns, more_ns) in [
+            (alike.slowest_ns, more.slowest_ns),
+            (alike.mean_ns, more.mean_ns),
+        ] {
+            let alone_ns = more_ns - alike_ns;
+            let expected_ns = 3000.0 * local_ns;
+            assert!(
+                (alone_ns / expected_ns - 1.0).abs() < 1e-3,
+                "{alone_ns} {expected_ns}"
+            );
+        }
+    }
+
     /// Others that touch a stack of their own do not make the initialisation of one thread shorter.
     #[test]
     fn all_threads_wait_for_the_one_that_initialises() {
@@ -470,12 +432,12 @@ mod tests {
     }
 
     proptest! {
-        /// More accesses never take less time, nor does any phase take less than its longest thread unloaded, whose
-        /// misses overlap as far as they may, or its busiest station.
+        /// More accesses of all threads never take less time, nor does any phase take less than its longest thread
+        /// unloaded, whose misses overlap as far as they may, or its busiest station.
         #[test]
         fn time_grows_with_demand(
             counts in prop::collection::vec((0usize..4, prop::collection::vec(0.0f64..1e6, 4)), 1..9),
-            more in 0.0f64..1e6,
+            more in 1.0f64..100.0,
         ) {
             let contention = contention("carrefour-a");
             let threads: Vec<(usize, &[f64])> = counts.iter().map(|(node, row)| (*node, row.as_slice())).collect();
@@ -489,7 +451,7 @@ mod tests {
             let unloaded = unloaded / f64::from(contention.overlap.misses_max);
             prop_assert!(time >= unloaded * (1.0 - 1e-5), "{} {}", time, unloaded);
             let mut grown = counts.clone();
-            grown[0].1[2] += more;
+            grown.iter_mut().flat_map(|(_, row)| row).for_each(|count| *count *= more);
             let threads: Vec<(usize, &[f64])> = grown.iter().map(|(node, row)| (*node, row.as_slice())).collect();
             prop_assert!(contention.time_ns(&demand(&threads), |_| pace(0.0), 1.0).slowest_ns >= time * (1.0 - 1e-5));
         }

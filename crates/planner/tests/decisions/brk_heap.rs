@@ -107,3 +107,28 @@ fn well_placed_objects_of_the_heap_are_kept_by_a_decision() {
         assert_eq!(kept.effect.local_after, 1.0);
     }
 }
+
+/// A small part of the cost is not worth what a wrong decision about all small objects would lose.
+#[test]
+fn samples_leave_a_heap_with_little_of_the_cost_alone() {
+    for (samples, is_placed) in [(100.0, false), (1000.0, true)] {
+        let mut recording = heap();
+        let cells: Vec<(u32, u32, f32)> = (0..40).map(|page| (page, page / 10, samples)).collect();
+        let costly: Vec<(u32, u32, f32)> = (0..40).map(|page| (page, page / 10, 2000.0)).collect();
+        recording.attribution.objects.clear();
+        let group = recording.object("blocks", 40, block(), &costly);
+        group.kind = ObjectKind::Mapping;
+        group.first_touches = (0..40).map(|page| (page, ThreadIndex(0))).collect();
+        let group = recording.object("allocate", 40, block(), &cells);
+        group.kind = ObjectKind::HeapArea;
+        group.name = ObjectName::Other(IN_BRK_HEAP.to_owned());
+        group.first_touches = (0..40).map(|page| (page, ThreadIndex(0))).collect();
+        let plan = recording.decide(Policy::Auto, &opteron());
+        let heaps = plan
+            .decisions
+            .iter()
+            .filter(|one| one.subject.is_brk_heap());
+        assert_eq!(heaps.count() == 1, is_placed, "{:?}", plan.decisions);
+        assert_eq!(plan.decisions.len(), 1 + usize::from(is_placed));
+    }
+}
