@@ -9,7 +9,8 @@ use std::time::UNIX_EPOCH;
 
 use clap::Parser;
 use nearpage_tests::generated::{
-    Judgement, Program, PublicTrial, RecordingOptions, Summary, Trial, Truth, kernels, source,
+    Judgement, Program, PublicTrial, RecordingOptions, Replay, Summary, Trial, Truth, kernels,
+    replays_to_json, source,
 };
 use nearpage_tests::{nearpage_path, target};
 use serde_json::Value;
@@ -48,6 +49,9 @@ struct Options {
     /// Plan from two recordings of different sizes and teams, too, and judge the plan at a third size as well
     #[arg(long)]
     both: bool,
+    /// Trace a few rounds of each program, too, and compare the plan's predicted time with a replay of every miss
+    #[arg(long, conflicts_with = "public")]
+    replay: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -107,6 +111,7 @@ fn run(options: &Options) -> io::Result<()> {
                 && result["recordings"] == options.repeat
                 && result["rate"].as_u64() == options.rate
                 && result["both"].is_null() != options.both
+                && result.get("replay").is_some() == options.replay
         };
         if let Some(result) = known.iter().find(is_this).filter(|_| options.seeds > 1) {
             results.push(result.clone());
@@ -132,6 +137,13 @@ fn run(options: &Options) -> io::Result<()> {
             println!("{}", table(&trial));
         }
         let mut result = trial.to_json();
+        if options.replay {
+            let replay = trial.replay(&nearpage_path(), &own)?;
+            result["replay"] = replay.map_or(Value::Null, Replay::to_json);
+            if !options.json {
+                println!("{}", replay_words(replay));
+            }
+        }
         result["build"] = build.as_str().into();
         result["recordings"] = options.repeat.into();
         result["rate"] = options.rate.into();
@@ -142,14 +154,43 @@ fn run(options: &Options) -> io::Result<()> {
             fs::remove_dir_all(own)?;
         }
     }
-    let summary = Summary::of(&results);
+    print_figures(options, &results);
+    Ok(())
+}
+
+/// Prints one program's results as JSON, or the figures over several programs.
+fn print_figures(options: &Options, results: &[Value]) {
+    let summary = Summary::of(results);
+    let replays = results
+        .iter()
+        .filter_map(|one| Replay::from_json(&one["replay"]));
+    let replays = replays_to_json(&replays.collect::<Vec<_>>());
     match (options.json, options.seeds) {
         (true, 1) => results.iter().for_each(|result| println!("{result}")),
-        (true, _) => println!("{}", summary.to_json()),
+        (true, _) => {
+            let mut figures = summary.to_json();
+            figures["replays"] = replays.unwrap_or_default();
+            println!("{figures}");
+        }
         (false, 1) => {}
-        (false, _) => print!("{summary}"),
+        (false, _) => {
+            print!("{summary}");
+            if let Some(replays) = replays {
+                println!("\nreplayed plans: {replays}");
+            }
+        }
     }
-    Ok(())
+}
+
+/// A line about a replay.
+fn replay_words(replay: Option<Replay>) -> String {
+    replay.map_or("the plan changes no time\n".to_owned(), |replay| {
+        let [predicted, replayed] =
+            [replay.predicted, replay.replayed].map(|part| 100.0 * (part - 1.0));
+        format!(
+            "time of the parallel part: predicted {predicted:+.1} %, replayed {replayed:+.1} %\n"
+        )
+    })
 }
 
 /// Judges public kernels: the gain of plans from samples, relative to the gain of plans from traces.

@@ -5,6 +5,7 @@
 //! and as a table of cache lines by page and thread ([`Truth`]). [`Run::record`] records the program, `plan` decides,
 //! and `placed` computes the node of each page of the recorded objects. [`judge()`] compares this node with the page's
 //! best node. A [`Trial`] does all of this for one program; a [`Summary`] has the figures over several programs.
+//! A [`Replay`] compares a plan's predicted time with a replay of every miss.
 
 mod draw;
 mod judge;
@@ -12,6 +13,7 @@ mod kind;
 mod placed;
 mod program;
 mod public;
+mod replay;
 mod run;
 mod source;
 mod summary;
@@ -23,6 +25,7 @@ pub use judge::{JudgedObject, Judgement, Setting, judge};
 pub use kind::{Kind, Shares};
 pub use program::{Initialiser, Object, Operation, Program, Storage, Style};
 pub use public::{PublicTrial, kernels};
+pub use replay::{Replay, replays_to_json};
 pub use run::{RecordingOptions, Run};
 pub use source::{HEADER, source};
 pub use summary::Summary;

@@ -4,9 +4,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
+
+use super::run::output;
 
 /// Machine and thread layout of traces and plans.
 const MACHINE: [&str; 4] = ["--machine", "xeon-2", "--threads", "scatter"];
@@ -160,19 +162,8 @@ impl Steps {
 
     /// Runs `nearpage` and returns its standard output.
     fn run(&self, arguments: &[&str]) -> io::Result<String> {
-        let output = Command::new(&self.nearpage)
-            .args(arguments)
-            .current_dir(&self.folder)
-            .stdin(Stdio::null())
-            .output()?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(io::Error::other(format!(
-            "nearpage {}: {}\n{said}",
-            arguments.join(" "),
-            output.status
-        )))
+        let mut command = Command::new(&self.nearpage);
+        command.args(arguments).current_dir(&self.folder);
+        output(command)
     }
 }

@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use super::program::Program;
 use super::source::{HEADER, source};
 
@@ -40,7 +42,7 @@ pub struct Sidecar {
 impl<'a> Run<'a> {
     /// Writes and compiles the program.
     ///
-    /// A folder can't be written, or the compiler refuses the program.
+    /// # Errors
     /// The folder cannot be written, or the compiler refuses the program.
     pub fn new(program: &'a Program, nearpage: &Path, folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
@@ -111,6 +113,24 @@ impl<'a> Run<'a> {
         }
         let said = fs::read_to_string(&log).unwrap_or_default();
         Err(io::Error::other(format!("{command:?}: {status}\n{said}")))
+    }
+
+    /// Runs `nearpage` in the folder and returns its standard output.
+    ///
+    /// # Errors
+    /// `nearpage` failed.
+    pub fn output(&self, arguments: &[&str]) -> io::Result<String> {
+        let mut command = self.command(&self.nearpage.to_string_lossy());
+        command.args(arguments);
+        output(command)
+    }
+
+    /// Runs `nearpage` in the folder and returns the JSON that it prints.
+    ///
+    /// # Errors
+    /// `nearpage` failed, or printed no JSON.
+    pub fn json(&self, arguments: &[&str]) -> io::Result<Value> {
+        Ok(serde_json::from_str(&self.output(arguments)?)?)
     }
 
     /// Folder of the program and its recordings.
@@ -197,4 +217,17 @@ impl<'a> Run<'a> {
         self.finish(command, "counting.log")?;
         fs::read_to_string(self.folder.join("counts"))
     }
+}
+
+/// Runs a command without input and returns its standard output.
+pub(super) fn output(mut command: Command) -> io::Result<String> {
+    let output = command.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!(
+        "{command:?}: {}\n{said}",
+        output.status
+    )))
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::judge::{JudgedObject, Judgement, Setting, judge};
 use super::program::Program;
+use super::replay::Replay;
 use super::run::{RecordingOptions, Run};
 
 /// Smallest share of the cost from which repeated decisions about an object are compared.
@@ -118,6 +119,15 @@ impl Trial {
             both,
             again,
         })
+    }
+
+    /// Replays the plan of the recording in the trial's folder.
+    ///
+    /// # Errors
+    /// A step failed.
+    pub fn replay(&self, nearpage: &Path, folder: &Path) -> io::Result<Option<Replay>> {
+        let run = Run::new(&self.program, nearpage, folder)?;
+        Replay::of(&self.program, &run, "recorded")
     }
 
     /// Number of objects decided alike in all recordings, and number of objects compared; 0 for a single recording.
