@@ -23,13 +23,11 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     if !plan.decisions.iter().any(places) {
         return None;
     }
-    let times = Model::new(input, parameters)?.expected_times(plan);
-    let found = of_samples(plan, input, parameters, &times);
+    let (saved, found) = match predicted(plan, input, parameters)? {
+        Ok(found) => found,
+        Err(why) => return Some(Err(why)),
+    };
     let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
-    let saved = -change(&times.0[1]);
-    if let Some(why) = withdraw_slower(plan, &times) {
-        return Some(Err(why));
-    }
     let why = match found.doubt {
         Doubt::None => return Some(Ok(found)),
         Doubt::Samples => format!(
@@ -48,7 +46,7 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
             .model
             .is_some_and(|model| model.source == ErrorSource::History);
     if !was_measured && keep_what_loses_nothing(plan, input, parameters) {
-        return saving_of_rest(plan, input, parameters);
+        return Some(predicted(plan, input, parameters)?.map(|(_, found)| found));
     }
     plan.decisions.clear();
     Some(Err(format!(
@@ -57,12 +55,20 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
     )))
 }
 
-/// How sure the saving of what is left of a plan is, or why that is withdrawn, too.
-fn saving_of_rest(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<Saving> {
+/// The predicted saving of a plan, as a share of the time of the scaled run, and how sure it is; or why the plan, which
+/// is slower, was withdrawn.
+fn predicted(
+    plan: &mut Plan,
+    input: &Input,
+    parameters: &Parameters,
+) -> Option<Result<(f64, Uncertainty), String>> {
     let times = Model::new(input, parameters)?.expected_times(plan);
     Some(match withdraw_slower(plan, &times) {
         Some(why) => Err(why),
-        None => Ok(of_samples(plan, input, parameters, &times)),
+        None => Ok((
+            -change(&times.0[1]),
+            of_samples(plan, input, parameters, &times),
+        )),
     })
 }
 
@@ -157,18 +163,16 @@ mod tests {
     use crate::model_error::MachineClass;
     use crate::{ModelErrors, Planner, Policy};
 
+    fn planned(planner: &Planner, policy: Policy) -> Plan {
+        let plans = planner.plans(policy, &Parameters::default());
+        plans.unwrap().remove(0)
+    }
+
     #[test]
     fn a_plan_that_only_spreads_is_withdrawn_if_spreading_is_slower() {
-        let spread = |planner: &Planner| {
-            let parameters = Parameters::default();
-            planner
-                .plans(Policy::Interleave, &parameters)
-                .unwrap()
-                .remove(0)
-        };
         // All accesses of the only thread are local under first touch.
         with_threads(&[0], 1e6, |planner, input| {
-            let mut plan = spread(planner);
+            let mut plan = planned(planner, Policy::Interleave);
             assert!(!plan.decisions.is_empty());
             let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
             let why = saving.unwrap_err();
@@ -180,7 +184,7 @@ mod tests {
         });
         // Three of four threads have remote accesses under first touch, too.
         with_blocks(1e6, |planner, input| {
-            let mut plan = spread(planner);
+            let mut plan = planned(planner, Policy::Interleave);
             let decisions = plan.decisions.clone();
             let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
             assert!(saving.is_ok(), "{saving:?}");
@@ -192,10 +196,7 @@ mod tests {
     fn what_keeps_objects_apart_stays_with_what_is_placed() {
         with_blocks(1e6, |planner, input| {
             let parameters = Parameters::default();
-            let mut plan = planner
-                .plans(Policy::Object, &parameters)
-                .unwrap()
-                .remove(0);
+            let mut plan = planned(planner, Policy::Object);
             let placed = plan.decisions.clone();
             // An object that no sample has shown, in memory that the plan places.
             let apart = Decision {
@@ -222,10 +223,7 @@ mod tests {
     #[test]
     fn what_is_withdrawn_from_placed_memory_is_kept_apart_from_it() {
         with_blocks(1e6, |planner, _| {
-            let mut plan = planner
-                .plans(Policy::Object, &Parameters::default())
-                .unwrap()
-                .remove(0);
+            let mut plan = planned(planner, Policy::Object);
             let of_object = plan.decisions[0].clone();
             let apart = Decision {
                 placement: Placement::FirstTouch,
@@ -248,19 +246,15 @@ mod tests {
     #[test]
     fn what_is_left_of_a_plan_is_withdrawn_if_it_only_spreads_and_is_slower() {
         let parameters = Parameters::default();
-        let interleaved = |planner: &Planner| {
-            let plans = planner.plans(Policy::Interleave, &parameters);
-            plans.unwrap().remove(0)
-        };
         with_threads(&[0], 1e6, |planner, input| {
-            let mut plan = interleaved(planner);
-            let saving = saving_of_rest(&mut plan, input, &parameters).unwrap();
+            let mut plan = planned(planner, Policy::Interleave);
+            let saving = predicted(&mut plan, input, &parameters).unwrap();
             assert!(saving.is_err(), "{saving:?}");
             assert_eq!(plan.decisions, []);
         });
         with_blocks(1e6, |planner, input| {
-            let mut plan = interleaved(planner);
-            let saving = saving_of_rest(&mut plan, input, &parameters).unwrap();
+            let mut plan = planned(planner, Policy::Interleave);
+            let saving = predicted(&mut plan, input, &parameters).unwrap();
             assert!(saving.is_ok(), "{saving:?}");
             assert!(!plan.decisions.is_empty());
         });
@@ -271,8 +265,7 @@ mod tests {
     fn a_plan_that_is_slower_in_both_ways_of_waiting_is_withdrawn() {
         let parameters = Parameters::default();
         with_threads(&[0], 1e6, |planner, input| {
-            let plans = planner.plans(Policy::Interleave, &parameters);
-            let mut plan = plans.unwrap().remove(0);
+            let mut plan = planned(planner, Policy::Interleave);
             for one in &mut plan.decisions {
                 one.placement = Placement::Whole(Owner::Node(NodeId(3)));
             }
