@@ -9,24 +9,23 @@ use std::sync::Arc;
 
 use nearpage_attribution::{Attribution, Confidence, Names, Sampling};
 use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement};
-use nearpage_plan::{Decision, Placement, Plan, PlanPrediction, Program, Team};
+use nearpage_plan::{Plan, Program};
 use nearpage_recording::Recording;
 
 use crate::analysis::Analysis;
-use crate::auto::{Model, SearchProgress, Times};
+use crate::auto::SearchProgress;
 use crate::confidence::{Tested, leave_doubtful, tested};
-use crate::context::{Context, Input};
+use crate::context::Input;
 use crate::decide::decide;
-use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads};
+use crate::decided::{DecidedPlan, Layout, Threads};
 use crate::error::Error;
-use crate::interval::{self, Uncertainty};
 use crate::layout::{has_recorded_cpus, thread_nodes};
+use crate::other_sizes;
 use crate::parameters::{Parameters, Policy};
-use crate::prediction::{Prediction, predict};
+use crate::plan_predictor::PlanPredictor;
 use crate::programs::Programs;
 use crate::replay::{Replays, is_stripped};
 use crate::simple_policies;
-use crate::translated::translated;
 use crate::withdrawal::{Saving, withdraw};
 
 /// One recording on one machine: decides for its programs, and predicts what plans do.
@@ -233,7 +232,7 @@ impl<'a> Planner<'a> {
         let Some(plan) = plan else { return Ok(None) };
         let is_replayed = replays.is_some();
         let of_size = match policy {
-            Policy::Auto if !is_replayed => note_of_size(&plan, input, parameters),
+            Policy::Auto if !is_replayed => other_sizes::note(&plan, input, parameters),
             _ => None,
         };
         let (plan, tested, saving) = self.remove_unsure(plan, policy, input, parameters);
@@ -243,7 +242,8 @@ impl<'a> Planner<'a> {
             _ => None,
         };
         let known = saving.iter().flatten().next().copied();
-        let mut decided = self.predicted(plan, input, parameters, replays, known)?;
+        let predictor = self.predictor();
+        let mut decided = predictor.predicted(plan, input, parameters, replays, known)?;
         for object in &mut decided.prediction.objects {
             let known = tested.get(object.group).copied().flatten();
             object.confidence = known.map(|known| known.confidence.share);
@@ -287,9 +287,21 @@ impl<'a> Planner<'a> {
         }
         let found = tested(&plan, policy, input, parameters);
         leave_doubtful(&mut plan, &found, input, parameters);
-        let doubted = || withdraw(&mut plan, input, parameters);
-        let saving = (policy == Policy::Auto).then(doubted).flatten();
+        let saving = match policy {
+            Policy::Auto => withdraw(&mut plan, input, parameters),
+            _ => None,
+        };
         (plan, found, saving)
+    }
+
+    fn predictor(&self) -> PlanPredictor<'_> {
+        PlanPredictor {
+            metadata: &self.recording.metadata,
+            machine: self.machine,
+            assumed: self.assumed.as_ref(),
+            threads: &self.threads,
+            is_as_recorded: self.is_as_recorded,
+        }
     }
 
     /// Predicts the effect of a plan that was read from a file or changed by hand. The plan applies to the program that
@@ -302,121 +314,9 @@ impl<'a> Planner<'a> {
         let is_for = |input: &&Input| input.program.executable == plan.program.executable;
         let input = programs.iter().find(is_for).unwrap_or(&programs[0]);
         let mut replays = self.replays(parameters.runtime_scale)?;
-        self.predicted(plan, input, parameters, replays.as_mut(), None)
+        self.predictor()
+            .predicted(plan, input, parameters, replays.as_mut(), None)
     }
-
-    /// Predicts a plan; `known` is how sure the time is, if that was computed already.
-    fn predicted(
-        &self,
-        mut plan: Plan,
-        input: &Input,
-        parameters: &Parameters,
-        replays: Option<&mut Replays<'_>>,
-        known: Option<Uncertainty>,
-    ) -> Result<DecidedPlan, Error> {
-        let translated = is_of_other_run(&plan, input).then(|| translated(&plan, input));
-        let translated = translated.transpose()?;
-        let here = translated
-            .as_ref()
-            .map_or(&plan, |translated| &translated.plan);
-        let mut prediction = predict(here, input);
-        let known = known.filter(|_| translated.is_none());
-        let times = self.times(&plan, here, input, parameters, replays, known)?;
-        if let Some(translated) = &translated {
-            translated.name_decisions(&plan, &mut prediction);
-        }
-        let time = times.map(|(by, [recorded, scaled], uncertainty)| PlanTime {
-            by,
-            first_touch_ns: recorded.first_touch_ns,
-            planned_ns: recorded.planned_ns,
-            runtime_scale: parameters.runtime_scale,
-            scaled_first_touch_ns: scaled.first_touch_ns,
-            scaled_planned_ns: scaled.planned_ns,
-            uncertainty,
-        });
-        note_effects(&mut plan, &prediction);
-        let predicted = PlanPrediction {
-            local_before: prediction.first_touch.local_share,
-            local_after: prediction.planned.local_share,
-            first_touch_ns: time.map(|time| time.scaled_first_touch_ns),
-            planned_ns: time.map(|time| time.scaled_planned_ns),
-        };
-        plan.predicted = (prediction.accesses > 0.0).then_some(predicted);
-        let warning = plan.predicted.and_then(|predicted| predicted.warning());
-        let changes_something = !plan.decisions.is_empty()
-            || !plan.phases.is_empty()
-            || plan.online_migration.is_some();
-        Ok(DecidedPlan {
-            version: nearpage_recording::JSON_VERSION,
-            file: None,
-            program: input.program.executable.clone(),
-            machine: self.machine.name.clone(),
-            policy: plan.policy.clone(),
-            threads: self.threads.clone(),
-            assumed: self
-                .assumed
-                .as_ref()
-                .filter(|_| time.is_some())
-                .map(|assumed| assumed.words.clone()),
-            time,
-            online_migration: plan
-                .online_migration
-                .as_ref()
-                .map(|online_migration| online_migration.parameters.clone()),
-            phases: plan.phases.iter().map(PhaseDecisions::from).collect(),
-            warnings: warning.filter(|_| changes_something).into_iter().collect(),
-            notes: self.threads.notes(
-                self.machine,
-                self.recording.metadata.tracing.is_some() && self.is_as_recorded,
-            ),
-            prediction,
-            plan,
-        })
-    }
-
-    /// Predicts a plan's effect on the time, and how sure the prediction is; `here` is the plan in terms of this
-    /// recording. `None` if no prediction is possible.
-    fn times(
-        &self,
-        plan: &Plan,
-        here: &Plan,
-        input: &Input,
-        parameters: &Parameters,
-        replays: Option<&mut Replays<'_>>,
-        known: Option<Uncertainty>,
-    ) -> Result<Option<PredictedTimes>, Error> {
-        let model = Model::new(input, parameters);
-        let modelled = model.as_ref().map(|model| model.expected_times(here));
-        if let Some(replays) = replays {
-            let replayed = replays.times(plan)?;
-            let modelled = modelled.as_ref().map(|(modelled, _)| &modelled[0]);
-            let uncertainty = interval::of_replay(&replayed[0], modelled);
-            return Ok(Some((Judged::Replay, replayed, uncertainty)));
-        }
-        Ok(modelled.map(|modelled| {
-            let uncertainty = match (known, &self.recording.metadata.tracing) {
-                (Some(known), _) => known,
-                (None, None) => interval::of_samples(here, input, parameters, &modelled),
-                (None, Some(_)) => interval::of_all(input, parameters, &modelled.0),
-            };
-            (Judged::Model, modelled.0, uncertainty)
-        }))
-    }
-}
-
-/// How times were predicted, the times of a run as long as the recorded one and of a longer one, and how sure they are.
-type PredictedTimes = (Judged, [Times; 2], Uncertainty);
-
-/// True if a plan was made from a run with other arguments or team sizes: patterns over threads are then dealt anew.
-fn is_of_other_run(plan: &Plan, input: &Input) -> bool {
-    let own = Context::new(input).plan_teams();
-    let other_size = |team: &Team| {
-        let mut same = own.iter().filter(|one| one.name == team.name);
-        same.any(|one| one.threads != team.threads)
-    };
-    let [planned, recorded] = [&plan.program.arguments, &input.program.arguments];
-    let is_known = !planned.is_empty() && !recorded.is_empty();
-    is_known && planned != recorded || plan.teams.iter().any(other_size)
 }
 
 /// Makes the plan of one program; `None` if replays show that it takes longer than `limit_ns` under all simple rules.
@@ -430,69 +330,5 @@ fn plan_within(
     match (policy, replays) {
         (Policy::Auto, Some(replays)) => replays.decide(limit_ns, input, parameters),
         _ => Ok(Some(decide(policy, input, parameters))),
-    }
-}
-
-/// A note on objects about which `auto` decides differently, so that the plan suits inputs of another size.
-fn note_of_size(plan: &Plan, input: &Input, parameters: &Parameters) -> Option<String> {
-    if parameters.same_input {
-        return None;
-    }
-    let parameters = Parameters {
-        same_input: true,
-        ..*parameters
-    };
-    let recorded = decide(Policy::Auto, input, &parameters);
-    let is_known = |one: &Decision| {
-        let mut decisions = plan.decisions.iter();
-        decisions.any(|other| other.subject == one.subject && other.placement == one.placement)
-    };
-    let others = recorded.decisions.iter();
-    let others = others.filter(|one| !is_known(one) && one.placement != Placement::FirstTouch);
-    let mut words: Vec<String> = others
-        .map(|one| format!("{} ({})", one.name, one.placement))
-        .collect();
-    words.dedup();
-    let more = words.len().saturating_sub(NAMED_MAX);
-    words.truncate(NAMED_MAX);
-    if more > 0 {
-        words.push(format!("{more} more"));
-    }
-    (!words.is_empty()).then(|| {
-        format!(
-            "another size of input may change what these placements do, so that others are planned: {}; --same-input \
-             weighs the recorded input alone",
-            words.join(", ")
-        )
-    })
-}
-
-/// Most objects that a note names.
-const NAMED_MAX: usize = 4;
-
-/// Sets the expected effects of decisions to the prediction for their objects, so that the plan's file agrees with
-/// the output of every command.
-fn note_effects(plan: &mut Plan, prediction: &Prediction) {
-    let mut of_decision: Vec<Vec<usize>> = vec![Vec::new(); plan.decisions.len()];
-    for (number, object) in prediction.objects.iter().enumerate() {
-        for &at in &object.decisions {
-            of_decision[at].push(number);
-        }
-    }
-    for (decision, objects) in plan.decisions.iter_mut().zip(of_decision) {
-        let objects = || objects.iter().map(|&number| &prediction.objects[number]);
-        let accesses: f64 = objects().map(|object| object.accesses).sum();
-        if accesses <= 0.0 {
-            continue;
-        }
-        let mean = |share: fn(&crate::ObjectPrediction) -> f64| {
-            objects()
-                .map(|object| share(object) * object.accesses)
-                .sum::<f64>()
-                / accesses
-        };
-        let is_known = objects().all(|object| !object.first_touch_assumed);
-        decision.effect.local_before = is_known.then(|| mean(|one| one.first_touch.local_share));
-        decision.effect.local_after = mean(|one| one.planned.local_share);
     }
 }
