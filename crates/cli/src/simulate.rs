@@ -292,12 +292,12 @@ pub fn parameters() -> String {
 /// Notes on plans that take more time than first touch, with remedies, if first touch was simulated.
 fn slower_plans(outcomes: &[Outcome]) -> Vec<String> {
     let touch = outcomes.iter().find(|one| one.policy == "first-touch");
-    let plans = outcomes.iter().filter(|one| one.policy.starts_with(PLAN));
     let slower = |plan: &Outcome| {
-        let slower = slower_than_first_touch([touch?.time_ns, plan.time_ns])?;
+        let policy = plan.policy.strip_prefix(PLAN)?;
+        let slower = slower_than_first_touch([touch?.time_ns, plan.time_ns], policy)?;
         Some(format!("{}: {slower}.", plan.policy))
     };
-    plans.filter_map(slower).collect()
+    outcomes.iter().filter_map(slower).collect()
 }
 
 fn elsewhere_note(plan: &ThreadsElsewhere) -> String {

@@ -3,6 +3,8 @@
 use nearpage_amount::{change, percent, time};
 use serde::{Deserialize, Serialize};
 
+use crate::file::Plan;
+
 /// Prediction for a whole plan on its machine, made with the plan, for users who run the plan later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,17 +26,29 @@ const NO_DIFFERENCE: f64 = 0.0005;
 /// Loss of the local share, 0 to 1, from which there is a warning although the time is known not to grow.
 const LOCAL_LOSS_MIN: f64 = 0.01;
 
-/// Advice for a plan that does worse than first touch.
-const INSTEAD: &str = "run without the plan, or make one with `nearpage plan --policy auto`";
+/// Advice for a plan of a policy that does worse than first touch.
+fn advice(policy: &str) -> &'static str {
+    match policy {
+        "auto" => "run without the plan",
+        _ => "run without the plan, or make one with `nearpage plan --policy auto`",
+    }
+}
 
-/// Message that a plan takes longer than first touch, with advice; none if it does not.
-pub fn slower_than_first_touch([first_touch_ns, planned_ns]: [f64; 2]) -> Option<String> {
-    (planned_ns > first_touch_ns * (1.0 + NO_DIFFERENCE)).then(|| {
+/// Does a plan take longer than first touch?
+fn is_slower([first_touch_ns, planned_ns]: [f64; 2]) -> bool {
+    planned_ns > first_touch_ns * (1.0 + NO_DIFFERENCE)
+}
+
+/// Message that a policy's plan takes longer than first touch, with advice; none if it does not.
+pub fn slower_than_first_touch(times_ns: [f64; 2], policy: &str) -> Option<String> {
+    let [first_touch_ns, planned_ns] = times_ns;
+    is_slower(times_ns).then(|| {
         format!(
-            "slower than first touch: {} instead of {} ({}); {INSTEAD}",
+            "slower than first touch: {} instead of {} ({}); {}",
             time(planned_ns),
             time(first_touch_ns),
             change(planned_ns / first_touch_ns - 1.0),
+            advice(policy)
         )
     })
 }
@@ -47,7 +61,7 @@ impl PlanPrediction {
 
     /// True if the plan is predicted to be slower than first touch; none if no time was predicted.
     pub fn is_slower(&self) -> Option<bool> {
-        Some(slower_than_first_touch(self.times_ns()?).is_some())
+        Some(is_slower(self.times_ns()?))
     }
 
     /// True if fewer accesses are predicted to be local than under first touch.
@@ -55,14 +69,15 @@ impl PlanPrediction {
         self.local_after < self.local_before - NO_DIFFERENCE
     }
 
-    /// Warning for a user of the plan, with advice; none if the plan does no worse than first touch by any measure.
-    pub fn warning(&self) -> Option<String> {
+    /// Warning for a user of a policy's plan, with advice; none if the plan does no worse than first touch by any
+    /// measure.
+    fn warning(&self, policy: &str) -> Option<String> {
         let shares = || {
             let [before, after] = [self.local_before, self.local_after].map(percent);
             format!("{after} of the accesses are local instead of {before}")
         };
         let times_ns = self.times_ns();
-        match times_ns.and_then(slower_than_first_touch) {
+        match times_ns.and_then(|times_ns| slower_than_first_touch(times_ns, policy)) {
             Some(slower) => Some(format!("this plan is predicted to be {slower}")),
             None if times_ns.is_some() && self.local_after > self.local_before - LOCAL_LOSS_MIN => {
                 None
@@ -73,11 +88,20 @@ impl PlanPrediction {
                 shares()
             )),
             None if self.is_less_local() => Some(format!(
-                "this plan is predicted to do worse than first touch: {}; {INSTEAD}",
-                shares()
+                "this plan is predicted to do worse than first touch: {}; {}",
+                shares(),
+                advice(policy)
             )),
             _ => None,
         }
+    }
+}
+
+impl Plan {
+    /// Warning for a user of the plan, with advice; none if it was predicted to do no worse than first touch by any
+    /// measure, or if nothing was predicted.
+    pub fn warning(&self) -> Option<String> {
+        self.predicted?.warning(&self.policy)
     }
 }
 
@@ -85,29 +109,62 @@ impl PlanPrediction {
 mod tests {
     use super::PlanPrediction;
 
-    fn warning(local_after: f64, planned_ns: Option<f64>) -> Option<String> {
-        let predicted = PlanPrediction {
-            local_before: 0.27,
-            local_after,
-            first_touch_ns: planned_ns.map(|_| 100.0),
-            planned_ns,
-        };
-        predicted.warning()
+    /// The warning about a plan of the policy `object`.
+    fn warning(local: [f64; 2], times_ns: Option<[f64; 2]>) -> Option<String> {
+        predicted(local, times_ns).warning("object")
+    }
+
+    fn predicted(local: [f64; 2], times_ns: Option<[f64; 2]>) -> PlanPrediction {
+        PlanPrediction {
+            local_before: local[0],
+            local_after: local[1],
+            first_touch_ns: times_ns.map(|times| times[0]),
+            planned_ns: times_ns.map(|times| times[1]),
+        }
+    }
+
+    #[test]
+    fn a_plan_that_does_worse_than_first_touch_says_so() {
+        assert_eq!(warning([0.5, 0.9], None), None);
+        assert_eq!(warning([0.5, 0.9], Some([100e6, 90e6])), None);
+        assert_eq!(warning([0.5, 0.5], Some([100e6, 100e6])), None);
+        assert_eq!(
+            warning([0.76, 0.43], None).expect("a warning"),
+            "this plan is predicted to do worse than first touch: 43 % of the accesses are local instead of 76 %; \
+             run without the plan, or make one with `nearpage plan --policy auto`"
+        );
+        assert_eq!(
+            warning([0.5, 0.9], Some([267e6, 293e6])).expect("a warning"),
+            "this plan is predicted to be slower than first touch: 293 ms instead of 267 ms (9.7 % more); run \
+             without the plan, or make one with `nearpage plan --policy auto`"
+        );
+        let faster = warning([0.9, 0.25], Some([100e6, 90e6])).expect("a warning");
+        assert!(
+            faster.contains("25 % of the accesses are local instead of 90 %"),
+            "{faster}"
+        );
+        assert!(faster.contains("predicted not to grow"), "{faster}");
     }
 
     #[test]
     fn a_loss_of_local_accesses_that_costs_no_time_is_named_from_a_point_on() {
-        assert_eq!(warning(0.266, Some(80.0)), None);
-        assert_eq!(warning(0.30, Some(100.0)), None);
-        let words = warning(0.25, Some(80.0)).expect("a warning");
+        let quicker = Some([100.0, 80.0]);
+        assert_eq!(warning([0.27, 0.266], quicker), None);
+        assert_eq!(warning([0.27, 0.30], Some([100.0, 100.0])), None);
+        let words = warning([0.27, 0.25], quicker).expect("a warning");
         assert!(
             words.contains("25 % of the accesses are local instead of 27 %"),
             "{words}"
         );
-        let slower = warning(0.266, Some(120.0)).expect("a warning");
-        assert!(slower.contains("slower than first touch"), "{slower}");
         // Without times, only shares are known.
-        assert!(warning(0.266, None).is_some());
-        assert_eq!(warning(0.27, None), None);
+        assert!(warning([0.27, 0.266], None).is_some());
+        assert_eq!(warning([0.27, 0.27], None), None);
+    }
+
+    #[test]
+    fn users_of_a_plan_of_auto_are_not_advised_to_make_one() {
+        let slower = predicted([0.5, 0.9], Some([100.0, 120.0]));
+        let words = slower.warning("auto").expect("a warning");
+        assert!(words.ends_with("; run without the plan"), "{words}");
     }
 }

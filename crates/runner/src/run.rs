@@ -252,7 +252,7 @@ fn others_note(job: &JobPlan, size: Option<u32>) -> Option<String> {
 /// Warnings about plans that were predicted to be slower than first touch, with remedies.
 fn warnings(plans: &[Plan]) -> Vec<String> {
     let warning = |plan: &Plan| {
-        let warning = plan.predicted?.warning()?;
+        let warning = plan.warning()?;
         Some(format!(
             "warning: {warning} (predicted for {})",
             plan.machine

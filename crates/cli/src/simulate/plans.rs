@@ -46,7 +46,7 @@ impl Plans<'_> {
             None => PlannedBy::File(Box::new(Plan::read(file)?)),
         };
         if let PlannedBy::File(plan) = &planned_by {
-            let warning = plan.predicted.and_then(|predicted| predicted.warning());
+            let warning = plan.warning();
             self.notes
                 .extend(warning.map(|warning| format!("{name}: when it was made: {warning}.")));
         }

@@ -292,36 +292,6 @@ fn where_threads_run_is_written_only_where_a_plan_says_it() {
     }
 }
 
-#[test]
-fn a_plan_that_does_worse_than_first_touch_says_so() {
-    let predicted = |local: [f64; 2], times_ns: Option<[f64; 2]>| PlanPrediction {
-        local_before: local[0],
-        local_after: local[1],
-        first_touch_ns: times_ns.map(|times| times[0]),
-        planned_ns: times_ns.map(|times| times[1]),
-    };
-    let warning = |local, times| predicted(local, times).warning().unwrap_or_default();
-    assert_eq!(warning([0.5, 0.9], None), "");
-    assert_eq!(warning([0.5, 0.9], Some([100e6, 90e6])), "");
-    assert_eq!(warning([0.5, 0.5], Some([100e6, 100e6])), "");
-    assert_eq!(
-        warning([0.76, 0.43], None),
-        "this plan is predicted to do worse than first touch: 43 % of the accesses are local instead of 76 %; run \
-         without the plan, or make one with `nearpage plan --policy auto`"
-    );
-    assert_eq!(
-        warning([0.5, 0.9], Some([267e6, 293e6])),
-        "this plan is predicted to be slower than first touch: 293 ms instead of 267 ms (9.7 % more); run without \
-         the plan, or make one with `nearpage plan --policy auto`"
-    );
-    let faster = warning([0.9, 0.25], Some([100e6, 90e6]));
-    assert!(
-        faster.contains("25 % of the accesses are local instead of 90 %"),
-        "{faster}"
-    );
-    assert!(faster.contains("predicted not to grow"), "{faster}");
-}
-
 const PAGE: &str = include_str!("../../../../docs/reference/plan-file.md");
 
 #[test]
