@@ -280,8 +280,10 @@ impl Tree {
         let mut found: Vec<(u32, String)> = names
             .iter()
             .filter_map(|name| {
-                let number = name.strip_prefix(word)?.parse().ok()?;
-                Some((number, format!("{folder}/{name}")))
+                let digits = name.strip_prefix(word)?;
+                let number: u32 = digits.parse().ok()?;
+                // The kernel writes no `cpu07`, which would be another folder of the same number.
+                (digits == number.to_string()).then(|| (number, format!("{folder}/{name}")))
             })
             .collect();
         found.sort_unstable();

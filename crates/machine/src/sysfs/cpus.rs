@@ -49,6 +49,13 @@ pub(crate) fn online(tree: &Tree, notes: &mut Vec<String>) -> Result<CpuList, Er
     Ok(online)
 }
 
+/// Those of `cpus` that have a folder, with its path. The list of online CPUs may name any that there are no files about.
+fn described(tree: &Tree, cpus: &CpuList) -> Result<Vec<(CpuId, String)>, Error> {
+    let folders = tree.numbered(CPUS, "cpu")?.into_iter();
+    let folders = folders.map(|(cpu, folder)| (CpuId(cpu), folder));
+    Ok(folders.filter(|(cpu, _)| cpus.contains(*cpu)).collect())
+}
+
 /// The distinct kinds of caches, and the cores with several of these CPUs. Adds a note about caches that are left out.
 pub(super) fn caches_and_cores(
     tree: &Tree,
@@ -61,8 +68,7 @@ pub(super) fn caches_and_cores(
     let mut on_a_core = BTreeSet::new();
     // Indexes and CPUs of caches that were read through another CPU that shares the cache.
     let mut read = BTreeSet::new();
-    for &cpu in cpus.as_slice() {
-        let folder = format!("{CPUS}/cpu{cpu}");
+    for (cpu, folder) in described(tree, cpus)? {
         for (index, cache) in tree.numbered(&format!("{folder}/cache"), "index")? {
             if read.contains(&(index, cpu)) {
                 continue;
@@ -225,14 +231,15 @@ pub(super) fn kinds(tree: &Tree, cpus: &CpuList) -> Result<Vec<CpuKind>, Error> 
     if kinds.len() > 1 {
         return Ok(kinds);
     }
+    let described = described(tree, cpus)?;
     for (file, name) in [
         ("cpu_capacity", "capacity"),
         ("cpufreq/base_frequency", "base kHz"),
     ] {
         let mut by_figure: BTreeMap<u64, Vec<CpuId>> = BTreeMap::new();
-        for &cpu in cpus.as_slice() {
-            if let Some(figure) = tree.number(&format!("{CPUS}/cpu{cpu}/{file}"))? {
-                by_figure.entry(figure).or_default().push(cpu);
+        for (cpu, folder) in &described {
+            if let Some(figure) = tree.number(&format!("{folder}/{file}"))? {
+                by_figure.entry(figure).or_default().push(*cpu);
             }
         }
         if by_figure.len() > 1 {

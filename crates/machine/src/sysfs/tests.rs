@@ -418,6 +418,28 @@ fn a_large_tree_takes_work_in_proportion_to_its_cpus() {
     assert!(tree.reads() < 17 * 2048, "{}", tree.reads());
 }
 
+/// The list of online CPUs of a gathered tree can name any number of them.
+#[test]
+fn cpus_without_a_folder_are_not_looked_up_file_by_file() {
+    let entries = [
+        ("sys/devices/system/cpu/online", Made::File("0-34287")),
+        (
+            "sys/devices/system/cpu/cpu3/topology/core_cpus_list",
+            Made::File("3-4"),
+        ),
+        // Not the number 3 once more.
+        (
+            "sys/devices/system/cpu/cpu03/topology/core_cpus_list",
+            Made::File("5-6"),
+        ),
+    ];
+    let tree = Tree::archived(&archive(&entries), Path::new("many")).expect("reads");
+    let machine = from_tree(&tree, "many".to_owned()).expect("a machine");
+    assert_eq!(machine.cpus().as_slice().len(), 34288);
+    assert_eq!(machine.cores, [[CpuId(3), CpuId(4)]]);
+    assert!(tree.reads() < 100, "{}", tree.reads());
+}
+
 /// Files that every part of the reader accesses.
 const FILES: [(&str, &str); 22] = [
     ("m/sys/devices/system/cpu/online", "0-1"),
