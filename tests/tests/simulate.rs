@@ -147,6 +147,59 @@ fn policies_are_tried_on_a_recording() {
     assert_eq!(now[0]["misses"], round_robin["misses"]);
 }
 
+/// While tracing, the main thread comes to the barrier last, and ends the phase that counts. Where memory is slow, the
+/// other thread comes later.
+#[test]
+fn a_thread_that_came_to_a_barrier_last_while_tracing_waits_there_for_later_ones() {
+    const SOURCE: &str = r"
+        #include <pthread.h>
+        #include <nearpage.h>
+        static pthread_barrier_t barrier;
+        static char memory[4 << 20];
+        static void *write_all(void *unused) {
+            for (unsigned at = 0; at < sizeof memory; at += 64)
+                memory[at]++;
+            pthread_barrier_wait(&barrier);
+            return unused;
+        }
+        int main(void) {
+            pthread_t writer;
+            pthread_barrier_init(&barrier, 0, 2);
+            nearpage_begin();
+            pthread_create(&writer, 0, write_all, 0);
+            for (volatile int at = 0; at < 3000000; at++)
+                ;
+            pthread_barrier_wait(&barrier);
+            nearpage_end();
+            return pthread_join(writer, 0);
+        }";
+    let case = Case::new("barrier");
+    let file = case.write("late.c", SOURCE);
+    let mut compiler = case.command("cc");
+    compiler.args(["-O1", "-pthread", "-o", "late"]).arg(file);
+    compiler.arg("-I").arg(repository().join("include"));
+    case.run(compiler).success();
+    let words = [
+        "trace",
+        "--machine",
+        "now-8",
+        "-q",
+        "-o",
+        "full",
+        "--",
+        "./late",
+    ];
+    case.nearpage(words).success();
+    let words = ["--machine", "now-8", "--policy", "first-touch,round-robin"];
+    let [local, remote] = &results(&case, &words)[..] else {
+        panic!("two policies");
+    };
+    let misses = |result| figure(result, "misses");
+    assert!(misses(local) > 65_536.0, "{local}");
+    assert!(misses(remote) > 0.99 * misses(local), "{remote}");
+    assert!(figure(remote, "time_ns") > 2.0 * figure(local, "time_ns"));
+}
+
 /// Rows of 32 to 256 bytes, many per page, that the main thread initialises. Decisions about objects can't place them;
 /// decisions about the `brk` heap or about unmatched memory can.
 #[test]

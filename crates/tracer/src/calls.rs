@@ -4,6 +4,8 @@
 //! The markers are `prctl` calls with an option that no kernel knows ([`MARK_OPTION`]), which the
 //! preload library makes from `nearpage_begin` and `nearpage_end`.
 
+mod futex;
+
 use std::fs::metadata;
 use std::os::unix::fs::FileTypeExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -119,23 +121,6 @@ impl Thread {
         }
     }
 
-    /// Wakes up to `count` threads that wait at the address.
-    fn wake(&mut self, address: u64, count: u64) {
-        let (process, time) = (self.process, self.time());
-        let signal = process
-            .futexes()
-            .wake(address, count.min(1 << 31) as usize, time);
-        if let Some(signal) = signal {
-            self.record(&Record::Signal {
-                sequence: signal.sequence,
-                address,
-            });
-            for member in signal.woken {
-                process.lockstep.woken(member, time);
-            }
-        }
-    }
-
     /// The thread may write to these pipes, or close them.
     fn signal_readers(&mut self, pipes: &[Pipe]) {
         if !pipes.is_empty()
@@ -238,32 +223,6 @@ impl Thread {
                 READ | READV => pipes::pipe(first).map_or(Wait::Other, Wait::Pipe),
                 _ => Wait::Other,
             }),
-            _ => {}
-        }
-    }
-
-    /// A call of `futex` begins.
-    fn futex(&mut self, [first, second, third, fourth, fifth, _]: [u64; 6]) {
-        let process = self.process;
-        match second & 0x7f {
-            // WAIT, WAIT_BITSET, LOCK_PI, WAIT_REQUEUE_PI, LOCK_PI2.
-            0 | 9 | 6 | 11 | 13 => {
-                process.futexes().wait(first, self.member);
-                self.sleep(Wait::Futex(first));
-            }
-            // WAKE, WAKE_BITSET, UNLOCK_PI.
-            1 | 10 => self.wake(first, third),
-            7 => self.wake(first, 1),
-            // REQUEUE, CMP_REQUEUE, CMP_REQUEUE_PI.
-            3 | 4 | 12 => {
-                self.wake(first, third);
-                process.futexes().requeue(first, fifth, fourth as usize);
-            }
-            // WAKE_OP.
-            5 => {
-                self.wake(first, third);
-                self.wake(fifth, fourth);
-            }
             _ => {}
         }
     }

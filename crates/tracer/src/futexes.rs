@@ -7,9 +7,16 @@ use std::collections::HashMap;
 
 use crate::lockstep::Member;
 
+#[derive(Clone, Copy)]
+struct Waiter {
+    member: Member,
+    /// The signal that says that it waits; none if it waits otherwise than at barriers.
+    arrival: Option<u64>,
+}
+
 #[derive(Default)]
 struct Futex {
-    waiting: Vec<Member>,
+    waiting: Vec<Waiter>,
     /// How many of the waiting threads have been woken and have not resumed.
     let_go: usize,
     sequence: u64,
@@ -40,13 +47,22 @@ impl Futexes {
         self.signals
     }
 
-    /// Notes that the thread is about to wait.
-    pub fn wait(&mut self, address: u64, member: Member) {
-        self.futexes
-            .entry(address)
-            .or_default()
-            .waiting
-            .push(member);
+    /// Notes that the thread is about to wait. If it may be at a barrier, returns the number of a signal, which says that
+    /// it has arrived.
+    pub fn wait(&mut self, address: u64, member: Member, at_barrier: bool) -> Option<u64> {
+        let arrival = at_barrier.then(|| self.number());
+        let futex = self.futexes.entry(address).or_default();
+        futex.waiting.push(Waiter { member, arrival });
+        arrival
+    }
+
+    /// The arrivals of the threads that wait at a barrier and have not been woken.
+    pub fn arrivals(&self, address: u64) -> Vec<u64> {
+        let Some(futex) = self.futexes.get(&address) else {
+            return Vec::new();
+        };
+        let waiting = futex.waiting.iter().skip(futex.let_go);
+        waiting.filter_map(|one| one.arrival).collect()
     }
 
     /// Wakes up to `count` threads at this virtual time; `None` if none waits.
@@ -63,7 +79,7 @@ impl Futexes {
         Some(Signal {
             sequence: self.signals,
             woken: if count >= all {
-                futex.waiting.clone()
+                futex.waiting.iter().map(|one| one.member).collect()
             } else {
                 vec![]
             },
@@ -77,7 +93,7 @@ impl Futexes {
         };
         let first = futex.let_go.min(futex.waiting.len());
         let end = first.saturating_add(count).min(futex.waiting.len());
-        let moved: Vec<Member> = futex.waiting.drain(first..end).collect();
+        let moved: Vec<Waiter> = futex.waiting.drain(first..end).collect();
         self.futexes.entry(to).or_default().waiting.extend(moved);
     }
 
@@ -87,8 +103,8 @@ impl Futexes {
         let (&address, futex) = self
             .futexes
             .iter_mut()
-            .find(|(_, futex)| futex.waiting.contains(&member))?;
-        futex.waiting.retain(|waiting| *waiting != member);
+            .find(|(_, futex)| futex.waiting.iter().any(|one| one.member == member))?;
+        futex.waiting.retain(|one| one.member != member);
         let after = (woken && futex.let_go > 0).then_some((futex.sequence, futex.time));
         if after.is_some() {
             futex.let_go -= 1;

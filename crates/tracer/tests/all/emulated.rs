@@ -61,6 +61,38 @@ fn false_sharing_is_the_same_on_one_host_core_and_on_two() {
     );
 }
 
+/// In a replay other threads may come later than while tracing.
+#[test]
+fn who_comes_last_to_a_barrier_waits_for_the_others_in_replays() {
+    let case = Case::new("barrier", "sharing", &[]);
+    succeeded(&case.run(&[], SETUP, &["100000"]));
+    let trace = case.trace();
+    let mut met = 0;
+    for (number, records) in &trace.threads {
+        for pair in records.windows(2) {
+            let [
+                Record::Resume {
+                    after,
+                    address,
+                    waited_instructions: 0,
+                },
+                Record::Signal { address: woken, .. },
+            ] = pair
+            else {
+                continue;
+            };
+            if *address == 0 || woken != address {
+                continue;
+            }
+            let others = trace.threads.iter().filter(|other| other.0 != number);
+            let arrives = |record: &Record| matches!(record, Record::Signal { sequence, address: at } if sequence == after && at == address);
+            assert!(others.flat_map(|other| other.1).any(arrives), "{after}");
+            met += 1;
+        }
+    }
+    assert!(met > 0);
+}
+
 /// Where the function `work` of a static program is.
 fn work(case: &Case) -> std::ops::Range<u64> {
     let symbols = Command::new("nm")

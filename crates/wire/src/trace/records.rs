@@ -97,15 +97,15 @@ pub enum Record {
         /// The instruction that touches the page.
         instruction: u64,
     },
-    /// Other threads may go on from here: after a `futex` wake, a new thread, the end of a thread, or, in any process,
-    /// a write to a pipe or its closing.
+    /// Other threads may go on from here: after a `futex` wake, a wait that may be at a barrier, for the thread that comes
+    /// last to it, a new thread, the end of a thread, or, in any process, a write to a pipe or its closing.
     Signal {
         /// Number of the signal in the process, from 1; signals of pipes have numbers above [`PIPE_SIGNAL`].
         sequence: u64,
         /// Address of the futex; 0 for other signals.
         address: u64,
     },
-    /// The thread was blocked and goes on.
+    /// The thread was blocked and goes on; or it came last to a barrier, and goes on when another has arrived there.
     Resume {
         /// Signal that let the thread go on; from [`CHILD_ENDED`] on, the end of a child process; 0 for an outside
         /// event (a timer, a file, a socket).
