@@ -67,10 +67,28 @@ static double coordinate(const struct sphere *s, int axis) {
     return axis == 0 ? s->centre.x : axis == 1 ? s->centre.y : s->centre.z;
 }
 
-static int raytrace_axis;
-static int by_coordinate(const void *a, const void *b) {
-    double x = coordinate(a, raytrace_axis), y = coordinate(b, raytrace_axis);
-    return (x > y) - (x < y);
+/* Orders spheres so that none of the first `middle` lies beyond any of the others along an axis. */
+static void split_spheres(struct sphere *spheres, size_t count, size_t middle, int axis) {
+    size_t low = 0, high = count - 1;
+    while (low < high) {
+        double pivot = coordinate(&spheres[low + (high - low) / 2], axis);
+        size_t left = low, right = high;
+        for (;;) {
+            while (coordinate(&spheres[left], axis) < pivot)
+                left++;
+            while (coordinate(&spheres[right], axis) > pivot)
+                right--;
+            if (left >= right)
+                break;
+            struct sphere swapped = spheres[left];
+            spheres[left++] = spheres[right];
+            spheres[right--] = swapped;
+        }
+        if (middle <= right)
+            high = right;
+        else
+            low = right + 1;
+    }
 }
 
 static uint32_t build_node(size_t first, size_t count, int axis) {
@@ -88,8 +106,7 @@ static uint32_t build_node(size_t first, size_t count, int axis) {
         node.first = first;
         node.count = count;
     } else {
-        raytrace_axis = axis;
-        qsort(tracer.spheres + first, count, sizeof *tracer.spheres, by_coordinate);
+        split_spheres(tracer.spheres + first, count, count / 2, axis);
         build_node(first, count / 2, (axis + 1) % 3);
         node.right = build_node(first + count / 2, count - count / 2, (axis + 1) % 3);
     }
@@ -112,7 +129,7 @@ static void raytrace_build(size_t spheres, size_t side) {
         s->centre.y = unit(random_next(&seed)) - 0.5;
         s->centre.z = unit(random_next(&seed)) - 0.5;
         s->radius = (0.1 + 0.4 * unit(random_next(&seed))) / cbrt(spheres);
-        s->mirror = i % 3 ? 0.3 : 0.8;
+        s->mirror = i % 3 ? 0 : 0.8;
         s->shade = 0.3 + 0.7 * unit(random_next(&seed));
         s->name[0] = s->name[1] = i;
     }
@@ -180,7 +197,7 @@ static double brightness(struct vector from, struct vector way, int bounces) {
     double lit = dot(up, to_light), value = 0.1;
     if (lit > 0 && !nearest(along(point, 1e-6, up), to_light).sphere)
         value += 0.9 * lit * hit.sphere->shade;
-    if (!bounces)
+    if (!bounces || !hit.sphere->mirror)
         return value;
     number_ray();
     struct vector mirrored = along(way, -2 * dot(way, up), up);
@@ -207,12 +224,15 @@ static uint32_t raytrace_pixel(size_t frame, size_t tile, size_t pixel) {
     return brightness(from, way, RAYTRACE_BOUNCES) * 1e6;
 }
 
-/* Renders the tiles first, first + stride, … of a frame. */
-static void raytrace_tiles(size_t frame, size_t first, size_t stride) {
-    size_t row = tracer.side / RAYTRACE_TILE, pixels = RAYTRACE_TILE * RAYTRACE_TILE;
-    for (size_t tile = first; tile < row * row; tile += stride)
-        for (size_t pixel = 0; pixel < pixels; pixel++)
-            tracer.image[tile * pixels + pixel] = raytrace_pixel(frame, tile, pixel);
+static size_t raytrace_tile_count(void) {
+    size_t row = tracer.side / RAYTRACE_TILE;
+    return row * row;
+}
+
+static void raytrace_tile(size_t frame, size_t tile) {
+    size_t pixels = RAYTRACE_TILE * RAYTRACE_TILE;
+    for (size_t pixel = 0; pixel < pixels; pixel++)
+        tracer.image[tile * pixels + pixel] = raytrace_pixel(frame, tile, pixel);
     add_up_rays();
 }
 

@@ -40,7 +40,8 @@ static void enter(int application) {
 /* Part k of n of a stage: a stage of Ocean's step, or one of OCEAN_STAGES parts of a frame. */
 static void work(int application, size_t stage, int k, int n) {
     if (application == RAYTRACE)
-        raytrace_tiles(done[RAYTRACE], stage * n + k, OCEAN_STAGES * n);
+        for (size_t tile = stage * n + k; tile < raytrace_tile_count(); tile += OCEAN_STAGES * n)
+            raytrace_tile(done[RAYTRACE], tile);
     else if (application == VOLREND)
         volrend_tiles(done[VOLREND], stage * n + k, OCEAN_STAGES * n);
     else

@@ -291,7 +291,9 @@ def text(results, left_out, matrix, further, drawing):
         "`pgain`, with steps for 300 ms again; the square has AMD's routes; and machine B, which has a directory, sends no probes. After Table 4, on 2026-11-27, "
         "a decision has as many samples per page as the paper's; before, it had as many in total, and so sixteen times as many per page. `pca` and `faces` "
         "now compute the same as Metis's PCA and FaceRec.\n  - ARS: after its Table 2, a fixed number of checks per run, with the machine's own caches.\n"
-        "  - Marathe's Figure 8: runs have class C's steps.\n- Offline, `auto` replays the first recording under its alternatives. With samples, it predicts "
+        "  - Marathe's Figure 8: runs have class C's steps.\n  - Verghese's section: on 2026-11-28, after its statements, `raytrace` renders one image "
+        "of 512 by 512 pixels from 190,000 spheres instead of four of 192 by 192 from 20,000, so that it has 5,550 pages (his program 7,257); threads "
+        "take tiles from queues with locks, and from each other's, as SPLASH's do; and only mirrors, a third of the spheres, reflect rays.\n- Offline, `auto` replays the first recording under its alternatives. With samples, it predicts "
         "by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n- [real_programs.md](real_programs.md) has real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's "
