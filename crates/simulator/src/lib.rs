@@ -16,7 +16,8 @@
 //! - **A CPU** waits for each miss, or has several outstanding misses and runs ahead of the oldest as far as its window
 //!   allows. If the trace has the dependency, a miss whose address depends on an earlier miss's data waits for that
 //!   miss. The CPU always waits for instruction fetches. It waits for all outstanding misses before its thread wakes,
-//!   waits for, or makes way for another thread. Threads of one CPU share the CPU by time slices.
+//!   waits for, or makes way for another thread. Threads of one CPU share the CPU by time slices. At barriers that the
+//!   tracer knows, threads wait for whichever comes last in the replay.
 //! - **A prefetcher** (`[prefetcher]`) requests lines ahead of streams of misses. Requested lines count among the CPU's
 //!   outstanding misses until they arrive. A line that the program never uses takes its place in the queues as well,
 //!   and is assumed to be in no cache.
