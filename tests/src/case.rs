@@ -127,6 +127,17 @@ impl Case {
         path
     }
 
+    /// Compiles a C program of that name into the folder, with `-g -O1` and these options, and returns its path.
+    pub fn compile(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
+        let file = self.write(format!("{name}.c"), source);
+        let program = self.path(name);
+        let mut compiler = self.command("cc");
+        compiler.args(["-g", "-O1"]).args(options);
+        compiler.arg("-o").arg(&program).arg(file);
+        self.run(compiler).success();
+        program
+    }
+
     /// Writes an executable file and returns its path. A child process writes the file: if this process
     /// opened it for writing, children that other tests fork would inherit the descriptor, and the
     /// kernel would refuse to execute the file (ETXTBSY) until each of them has called exec.

@@ -73,15 +73,7 @@ int main(int count, char **words) {
 "#;
 
 fn compile(case: &Case) -> PathBuf {
-    let source = case.write("busy.c", BUSY);
-    let program = case.path("busy");
-    let mut compiler = case.command("cc");
-    compiler
-        .args(["-g", "-O1", "-pthread", "-o"])
-        .arg(&program)
-        .arg(source);
-    case.run(compiler).success();
-    program
+    case.compile("busy", BUSY, &["-pthread"])
 }
 
 /// A program that runs until the test tells it to end, or ends itself.

@@ -105,10 +105,7 @@ fn request(stream: &mut TcpStream) -> Option<Vec<u8>> {
 
 fn busy(name: &str) -> Case {
     let case = Case::new(name);
-    case.write("busy.c", BUSY);
-    let mut compiler = case.command("cc");
-    compiler.args(["-O1", "-g", "-o", "busy", "busy.c"]);
-    case.run(compiler).success();
+    case.compile("busy", BUSY, &[]);
     case
 }
 

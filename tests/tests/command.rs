@@ -48,21 +48,6 @@ fn says(finished: Finished, code: i32, words: &[&str]) {
     assert_eq!(finished.stdout, "", "{finished}");
 }
 
-fn compile(case: &Case, name: &str, source: &str, options: &[&str]) -> std::path::PathBuf {
-    let file = case.write(format!("{name}.c"), source);
-    let program = case.path(name);
-    let mut compiler = case.command("cc");
-    compiler
-        .arg("-g")
-        .arg("-O1")
-        .args(options)
-        .arg("-o")
-        .arg(&program)
-        .arg(file);
-    case.run(compiler).success();
-    program
-}
-
 #[test]
 fn a_recording_outlives_the_reader_of_what_it_says() {
     let case = Case::new("closed_pipe");
@@ -497,7 +482,7 @@ fn a_crashing_program_leaves_a_recording_that_opens() {
     let case = Case::new("crash");
     let source = "#include <stdlib.h>\nint main(void){volatile char*p=malloc(1<<24);for(long j=0;j<20;j++)\
                   for(long i=0;i<1<<24;i+=64)p[i]+=1;abort();}";
-    let program = compile(&case, "crash", source, &[]);
+    let program = case.compile("crash", source, &[]);
     let mut record = case.command(nearpage_path());
     record
         .args(["record", "-q", "--rate", "1999", "-o", "r", "--"])
@@ -903,7 +888,7 @@ fn static_programs_are_recorded_as_far_as_can_be() {
     let case = Case::new("static");
     let source = "#include <stdlib.h>\nstatic char big[1<<24];int main(void){volatile char*p=big;for(long j=0;j<60;j++)\
                   for(long i=0;i<1<<24;i+=64)p[i]+=1;return 0;}";
-    let program = compile(&case, "still", source, &["-static"]);
+    let program = case.compile("still", source, &["-static"]);
     let mut record = case.command(nearpage_path());
     record
         .args(["record", "--rate", "1999", "-o", "r", "--"])
@@ -1071,8 +1056,8 @@ int main(void) {
 #[test]
 fn generated_code_has_the_names_that_its_program_gives_it() {
     let case = Case::new("generated");
-    let large = compile(&case, "large", GENERATES, &["-O2", "-DBITS=22"]);
-    let small = compile(&case, "small", GENERATES, &["-O2", "-DBITS=16"]);
+    let large = case.compile("large", GENERATES, &["-O2", "-DBITS=22"]);
+    let small = case.compile("small", GENERATES, &["-O2", "-DBITS=16"]);
     let record = |name: &str, more: &[&str], program: &Path| {
         let mut command = case.command(nearpage_path());
         command
@@ -1128,7 +1113,7 @@ int main(int argc, char **argv) {
     execv(argv[1], argv + 1);
     return 98;
 }"#;
-    compile(case, "refuse", source, &[])
+    case.compile("refuse", source, &[])
 }
 
 #[test]
@@ -1156,7 +1141,7 @@ fn perf_that_is_refused_is_explained() {
         "{doctor}"
     );
     let source = "int main(void) { return 0; }";
-    compile(&case, "still", source, &["-static"]);
+    case.compile("still", source, &["-static"]);
     let still = under(&["record", "-o", "r", "--", "./still"]).exits(1);
     assert!(
         still
@@ -1200,7 +1185,7 @@ int main(void) {
     puts("done");
     return 0;
 }"#;
-    let program = compile(&case, "inside", source, &["-pthread"]);
+    let program = case.compile("inside", source, &["-pthread"]);
     let mut command = case.command(&refuse);
     command.arg(nearpage_path());
     command
@@ -1442,7 +1427,7 @@ fn placement_is_reported_across_exec_but_not_after_a_signal() {
                 raise(SIGKILL);
             return 0;
         }"#;
-    let program = compile(&case, "ends", source, &["-fno-builtin"]);
+    let program = case.compile("ends", source, &["-fno-builtin"]);
     let run = |how: &str| {
         let mut run = case.command(nearpage_path());
         run.args(["run", "--place", "heap>=1M=interleave", "--"])
@@ -1534,7 +1519,7 @@ fn a_plan_may_wait_for_the_second_thread() {
             printf("%ld\n", all);
             return 0;
         }"#;
-    let program = compile(&case, "later", source, &["-pthread"]);
+    let program = case.compile("later", source, &["-pthread"]);
     let run = |start: &str, placement: &str, options: &[&str], arguments: &[&str]| {
         case.write(
             "plan.toml",

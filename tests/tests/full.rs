@@ -481,10 +481,7 @@ fn background_processes_run_untraced_after_the_trace() {
 #[test]
 fn exec_after_the_main_thread_has_ended_is_traced() {
     let case = Case::new("full_alone");
-    let source = case.write("alone.c", ALONE);
-    let mut compiler = case.command("cc");
-    compiler.args(["-pthread", "-o", "alone"]).arg(&source);
-    case.run(compiler).success();
+    case.compile("alone", ALONE, &["-O0", "-pthread"]);
     let record = "trace --machine flash-8 -q -o r -- ./alone".split(' ');
     let finished = case.nearpage(record).success();
     assert_eq!(
@@ -520,10 +517,7 @@ int main(void) {
 #[test]
 fn threads_created_anew_for_each_step_have_the_same_cpus_in_each() {
     let case = Case::new("full_anew");
-    let source = case.write("anew.c", ANEW);
-    let mut compiler = case.command("cc");
-    compiler.args(["-pthread", "-o", "anew"]).arg(&source);
-    case.run(compiler).success();
+    case.compile("anew", ANEW, &["-O0", "-pthread"]);
     let trace = "trace --machine flash-8 -q -o r -- ./anew".split(' ');
     case.nearpage(trace).success();
     let report = json(&case.nearpage(["report", "r", "--json"]).success());

@@ -305,14 +305,7 @@ int main(void) {
 
 /// Records four ranks of this program into `job`, on two hosts.
 fn record_two_groups(case: &Case) {
-    let source = case.write("app.c", TWO_GROUPS);
-    let mut compiler = case.command("cc");
-    compiler.args(["-g", "-O1", "-o"]).arg(case.path("app"));
-    case.run({
-        compiler.arg(source);
-        compiler
-    })
-    .success();
+    case.compile("app", TWO_GROUPS, &[]);
     for rank in 0..4 {
         let words = ["-q", "--rate", "997", "-o", "job/%r", "--", "./app"];
         let mut command = record(case, rank, 4, &words);

@@ -174,22 +174,10 @@ fn a_thread_that_came_to_a_barrier_last_while_tracing_waits_there_for_later_ones
             return pthread_join(writer, 0);
         }";
     let case = Case::new("barrier");
-    let file = case.write("late.c", SOURCE);
-    let mut compiler = case.command("cc");
-    compiler.args(["-O1", "-pthread", "-o", "late"]).arg(file);
-    compiler.arg("-I").arg(repository().join("include"));
-    case.run(compiler).success();
-    let words = [
-        "trace",
-        "--machine",
-        "now-8",
-        "-q",
-        "-o",
-        "full",
-        "--",
-        "./late",
-    ];
-    case.nearpage(words).success();
+    let header = format!("-I{}", repository().join("include").display());
+    case.compile("late", SOURCE, &["-pthread", &header]);
+    case.nearpage("trace --machine now-8 -q -o full -- ./late".split(' '))
+        .success();
     let words = ["--machine", "now-8", "--policy", "first-touch,round-robin"];
     let [local, remote] = &results(&case, &words)[..] else {
         panic!("two policies");
@@ -587,11 +575,7 @@ int main(void) {
 #[test]
 fn the_trace_of_a_killed_program_is_simulated() {
     let case = Case::new("simulate_killed");
-    let mut compiler = case.command("cc");
-    compiler
-        .args(["-O1", "-pthread", "-o", "killed"])
-        .arg(case.write("killed.c", KILLED));
-    case.run(compiler).success();
+    case.compile("killed", KILLED, &["-pthread"]);
     let record = "trace --machine flash-8 -o full -- ./killed".split(' ');
     let recorded = case.nearpage(record).is_ended_by(9);
     let said = "(killed) was killed: of 2 threads up to 64 references each before that";
@@ -705,11 +689,7 @@ int main(int count, char **words) {
 #[test]
 fn memory_shared_by_processes_counts_once() {
     let case = Case::new("simulate_shared");
-    let mut compiler = case.command("cc");
-    compiler
-        .args(["-O1", "-o", "shared"])
-        .arg(case.write("shared.c", SHARED));
-    case.run(compiler).success();
+    case.compile("shared", SHARED, &[]);
     let pages = |words: &str| {
         let record = "trace --machine flash-8 --force -q -o full -- ./shared";
         case.nearpage(record.split(' ').chain(words.split(' ')))
