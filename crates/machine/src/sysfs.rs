@@ -137,9 +137,10 @@ fn from_tree(tree: &Tree, name: String) -> Result<Machine, Error> {
             "CPUs {left_out} belong to no node and are left out"
         ));
     }
-    let (caches, cores) = cpus::caches_and_cores(tree, &placed, &mut notes)?;
+    let described = cpus::described(tree, &placed)?;
+    let (caches, cores) = cpus::caches_and_cores(tree, &placed, &described, &mut notes)?;
     let memory_caches = nodes::memory_caches(tree, &nodes)?;
-    let cpu_kinds = cpus::kinds(tree, &placed)?;
+    let cpu_kinds = cpus::kinds(tree, &placed, &described)?;
     let devices = devices::of(tree, &nodes);
     limits::note(tree, &nodes, &mut notes)?;
     let page_bytes = page_bytes(tree, &mut notes)?;

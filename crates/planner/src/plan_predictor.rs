@@ -1,6 +1,6 @@
 //! Predicts what one plan does: the shares of local accesses, the times, and how sure they are.
 
-use nearpage_machine::{Assumed, Machine};
+use nearpage_machine::Assumed;
 use nearpage_plan::{Plan, PlanPrediction, Team};
 use nearpage_recording::Metadata;
 
@@ -17,7 +17,6 @@ use crate::translated::translated;
 /// What predictions need to know of the recording and its threads.
 pub(crate) struct PlanPredictor<'a> {
     pub metadata: &'a Metadata,
-    pub machine: &'a Machine,
     /// The machine with assumptions where figures are unknown; none if all are known.
     pub assumed: Option<&'a Assumed>,
     pub threads: &'a Threads,
@@ -71,7 +70,7 @@ impl PlanPredictor<'_> {
             version: nearpage_recording::JSON_VERSION,
             file: None,
             program: input.program.executable.clone(),
-            machine: self.machine.name.clone(),
+            machine: input.machine.name.clone(),
             policy: plan.policy.clone(),
             threads: self.threads.clone(),
             assumed: self
@@ -86,7 +85,7 @@ impl PlanPredictor<'_> {
             phases: plan.phases.iter().map(PhaseDecisions::from).collect(),
             warnings: warning.filter(|_| changes_something).into_iter().collect(),
             notes: self.threads.notes(
-                self.machine,
+                input.machine,
                 self.metadata.tracing.is_some() && self.is_as_recorded,
             ),
             prediction,

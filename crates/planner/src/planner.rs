@@ -297,7 +297,6 @@ impl<'a> Planner<'a> {
     fn predictor(&self) -> PlanPredictor<'_> {
         PlanPredictor {
             metadata: &self.recording.metadata,
-            machine: self.machine,
             assumed: self.assumed.as_ref(),
             threads: &self.threads,
             is_as_recorded: self.is_as_recorded,

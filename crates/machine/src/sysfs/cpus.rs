@@ -50,16 +50,18 @@ pub(crate) fn online(tree: &Tree, notes: &mut Vec<String>) -> Result<CpuList, Er
 }
 
 /// Those of `cpus` that have a folder, with its path. The list of online CPUs may name any that there are no files about.
-fn described(tree: &Tree, cpus: &CpuList) -> Result<Vec<(CpuId, String)>, Error> {
+pub(super) fn described(tree: &Tree, cpus: &CpuList) -> Result<Vec<(CpuId, String)>, Error> {
     let folders = tree.numbered(CPUS, "cpu")?.into_iter();
     let folders = folders.map(|(cpu, folder)| (CpuId(cpu), folder));
     Ok(folders.filter(|(cpu, _)| cpus.contains(*cpu)).collect())
 }
 
-/// The distinct kinds of caches, and the cores with several of these CPUs. Adds a note about caches that are left out.
+/// The distinct kinds of caches, and the cores with several of these CPUs, of which those with a folder are [`described`].
+/// Adds a note about caches that are left out.
 pub(super) fn caches_and_cores(
     tree: &Tree,
     cpus: &CpuList,
+    described: &[(CpuId, String)],
     notes: &mut Vec<String>,
 ) -> Result<(Vec<Cache>, Vec<Vec<CpuId>>), Error> {
     let mut caches: Vec<Cache> = Vec::new();
@@ -68,12 +70,12 @@ pub(super) fn caches_and_cores(
     let mut on_a_core = BTreeSet::new();
     // Indexes and CPUs of caches that were read through another CPU that shares the cache.
     let mut read = BTreeSet::new();
-    for (cpu, folder) in described(tree, cpus)? {
+    for &(cpu, ref folder) in described {
         for (index, cache) in tree.numbered(&format!("{folder}/cache"), "index")? {
             if read.contains(&(index, cpu)) {
                 continue;
             }
-            if let Some((cache, shared)) = cache_of(tree, &cache, &folder, cpus)? {
+            if let Some((cache, shared)) = cache_of(tree, &cache, folder, cpus)? {
                 read.extend(shared.into_iter().map(|cpu| (index, cpu)));
                 // Firmware may report nothing, or 0.
                 if cache.size_bytes == 0 || cache.line_bytes == 0 || cache.level == 0 {
@@ -86,7 +88,7 @@ pub(super) fn caches_and_cores(
         if on_a_core.contains(&cpu) {
             continue;
         }
-        if let Some(core) = core_of(tree, &folder)? {
+        if let Some(core) = core_of(tree, folder)? {
             let core = core.as_slice().iter().copied();
             let core: Vec<CpuId> = core.filter(|&sibling| cpus.contains(sibling)).collect();
             let is_new = core.iter().all(|sibling| !on_a_core.contains(sibling));
@@ -209,7 +211,11 @@ fn cache_size(tree: &Tree, path: &str) -> Result<Option<u64>, Error> {
 }
 
 /// Kinds of CPUs, if there are several: by the kernel's PMUs (Intel), else by CPU capacity (Arm) or base frequency.
-pub(super) fn kinds(tree: &Tree, cpus: &CpuList) -> Result<Vec<CpuKind>, Error> {
+pub(super) fn kinds(
+    tree: &Tree,
+    cpus: &CpuList,
+    described: &[(CpuId, String)],
+) -> Result<Vec<CpuKind>, Error> {
     let mut kinds = Vec::new();
     for name in ["cpu_core", "cpu_atom", "cpu_lowpower"] {
         let listed = tree
@@ -231,15 +237,14 @@ pub(super) fn kinds(tree: &Tree, cpus: &CpuList) -> Result<Vec<CpuKind>, Error> 
     if kinds.len() > 1 {
         return Ok(kinds);
     }
-    let described = described(tree, cpus)?;
     for (file, name) in [
         ("cpu_capacity", "capacity"),
         ("cpufreq/base_frequency", "base kHz"),
     ] {
         let mut by_figure: BTreeMap<u64, Vec<CpuId>> = BTreeMap::new();
-        for (cpu, folder) in &described {
+        for &(cpu, ref folder) in described {
             if let Some(figure) = tree.number(&format!("{folder}/{file}"))? {
-                by_figure.entry(figure).or_default().push(*cpu);
+                by_figure.entry(figure).or_default().push(cpu);
             }
         }
         if by_figure.len() > 1 {
