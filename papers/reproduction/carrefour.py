@@ -481,11 +481,11 @@ def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
 
 WHY_4 = (
     "\nThe figures of `cluster` and `faces` are of 2026-11-27, on the machine with a coherence protocol's packets, AMD's routes and a prefetcher, with "
-    "sixteen times as many samples per page as in the paper, and with `faces` before it computed the same as FaceRec. [What must hold](#what-must-hold-and-where-it-stands-2026-11-28) "
+    "sixteen times as many samples per page as in the paper, and with `faces` before it computed the same as FaceRec. [What must hold](#what-must-hold-and-where-it-stands) "
     "has the present `pca` and `faces` with as many samples as in the paper, for one seed. Figures of other programs are of 2026-11-25, when links "
     "carried only data. Ours differ for these reasons:\n\n- Co-location alone does little for `cluster`: only pages of the points themselves belong "
     "to a single node, and they have few of its misses. All mechanisms together, replication alone and interleaving alone gain as much as in the paper, "
-    "within a tenth, because first touch's queues are like the paper's ([Table 1](#what-must-hold-and-where-it-stands-2026-11-28)). Until 2026-11-26, "
+    "within a tenth, because first touch's queues are like the paper's ([Table 1](#what-must-hold-and-where-it-stands)). Until 2026-11-26, "
     "a miss took 400 cycles under first touch instead of the paper's 1,197, and `carrefour` gained half as much as in the paper.\n"
     "- `faces` had about 100 ms while threads run: ten decisions, of which the first two only observe. Interleaving works from the start, so it gained "
     "as much as all mechanisms together, unlike in the paper. The whole run, most of which its main thread took to build a gallery, gained 6 %.\n"

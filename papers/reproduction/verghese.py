@@ -605,14 +605,14 @@ WHY = """### Where ours differs, and why (2026-11-28)
   processors share their caches, as traced; he had as many processes as processors.
 - Tables 8 and 9, flushes: in 500 µs, 1.1 to 1.4 hot pages come together here and two and a half in his runs, so each page pays for twice as many
   interrupts and flushes. With batches of his size, the sums are within 7 % of his for Raytrace (last column of Table 8). So the overhead on FLASH is
-  three times that by traces, and Raytrace gains less on FLASH than by traces (Table 12). His lock explains his higher allocation time of Splash.
+  three to four times that by traces, and Raytrace gains less on FLASH than by traces (Table 12). His lock explains his higher allocation time of Splash.
 - A trigger that follows contention changes nothing, because there is no contention: about 1 % of the overhead is waiting for the lock (his 17 %).
   In his kernel, other code uses the lock, too. A trigger that follows memory pressure behaves as he expects.
 - §8.3, Splash: with one miss in ten drawn at random, some pages at the border exceed the trigger that they do not reach with all misses; 2.1 % more
   time, where 2 % would count as the same.
 - Table 9, faults: his faults are on pages that are read-only while they move. Here, a page moves at once, and at most 65 copies are stored to.
 - Table 11: under the policy, local misses gain more than his. Here, only directories contend, for 270 ns per request, not buses or memory. Remote misses
-  are a fifth above their minimum, so they can gain little.
+  are an eighth to a fifth above their minimum, so they can gain little.
 """
 
 
