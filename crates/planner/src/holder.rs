@@ -53,6 +53,20 @@ impl Holder<'_> {
         sum_ns
     }
 
+    /// The share of a page at a place: a spread page is there as often as the nodes' shares say, a copied one always.
+    pub fn share_at(self, place: usize, places: &Places) -> f64 {
+        match self {
+            Holder::Spread(nodes) => {
+                let here = nodes
+                    .iter()
+                    .filter(|(node, _)| places.position(*node) == Some(place));
+                here.map(|(_, share)| share).sum()
+            }
+            Holder::Everywhere => 1.0,
+            Holder::Thread(_) | Holder::Node(_) => f64::from(self.place(places) == Some(place)),
+        }
+    }
+
     /// The place of the page; none for pages that are spread or copied.
     pub fn place(self, places: &Places) -> Option<usize> {
         match self {

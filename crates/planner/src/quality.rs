@@ -2,7 +2,8 @@
 //! section 6.
 //!
 //! A hint is a page that was accessed, and the node that Eq. 1 or 2 gives the page. Pages without an access have no
-//! hint, whatever a plan would make of their neighbours. Objects are recognised in the other recording as a plan
+//! hint, whatever a plan makes of their neighbours. A plan places whole objects by their patterns, so the reference's
+//! hints are compared with the recording's plan, too, which the paper does not do. Objects are recognised in the other recording as a plan
 //! recognises them, so the recordings may be of different runs. Pages are counted from an object's first page.
 //!
 //! Hints are for memory that the paper's tool places: the program's own static data, and what the program's own code
@@ -10,16 +11,18 @@
 //! have no hints.
 
 use nearpage_attribution::{ObjectGroup, ObjectName};
+use nearpage_plan::Plan;
 use nearpage_recording::{Module, ModuleId, ObjectKind};
 use nearpage_wire::is_allocator_module;
 
 use crate::affinity::{Equation, hints};
 use crate::context::{Context, Input};
+use crate::holder::ResolvedPlacement;
 use crate::parameters::Policy;
-use crate::subject::{means, subject};
+use crate::subject::{decisions_about, means, subject};
 
 /// Numbers of hints in a recording and in a reference.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quality {
     /// Hints in the reference (*Ref*).
     pub reference: u64,
@@ -29,6 +32,11 @@ pub struct Quality {
     pub common: u64,
     /// Hints for the same page and node in both (*A*).
     pub same: u64,
+    /// Hints in the reference for pages that the recording's plan places.
+    pub planned: u64,
+    /// The part of `planned` that the plan puts on the hint's node. Pages of interleaved memory count by the node's
+    /// share. Objects that a plan deals out as wholes count as elsewhere, as hints are by page from an object's first.
+    pub planned_same: f64,
 }
 
 impl Quality {
@@ -38,6 +46,33 @@ impl Quality {
         self.recording += other.recording;
         self.common += other.common;
         self.same += other.same;
+        self.planned += other.planned;
+        self.planned_same += other.planned_same;
+    }
+
+    /// Counts a group's hints that a plan follows. `hints`: pages in units of `unit_bytes` from the object's start, and
+    /// places.
+    fn add_planned(
+        &mut self,
+        reference: &Context,
+        group: &ObjectGroup,
+        plan: &Plan,
+        hints: &[(u64, usize)],
+        unit_bytes: u64,
+    ) {
+        let own = subject(reference.tables, group);
+        let decisions = decisions_about(plan, reference, group, own.as_ref());
+        let placement = decisions.first().map(|&at| &plan.decisions[at].placement);
+        let Some(resolved) = placement
+            .and_then(|placement| ResolvedPlacement::new(placement, reference, group.size_bytes))
+        else {
+            return;
+        };
+        self.planned += hints.len() as u64;
+        for &(page, place) in hints {
+            let holder = resolved.holder(page * unit_bytes);
+            self.planned_same += holder.share_at(place, &reference.places);
+        }
     }
 
     /// C / Ref: share of the reference's pages for which the recording has a hint.
@@ -54,6 +89,19 @@ impl Quality {
     pub fn useful_fraction(&self) -> f64 {
         share(self.same, self.reference)
     }
+
+    /// Share of the reference's pages that the recording's plan places.
+    pub fn planned_coverage(&self) -> f64 {
+        share(self.planned, self.reference)
+    }
+
+    /// Share of the reference's hints that the recording's plan follows.
+    pub fn planned_useful_fraction(&self) -> f64 {
+        match self.reference {
+            0 => 0.0,
+            hints => self.planned_same / hints as f64,
+        }
+    }
 }
 
 /// A share; 0 if the whole is 0.
@@ -65,15 +113,17 @@ fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// Compares the hints of two recordings of one program on the machine that both inputs name. `policy`: hop-sensitive,
-/// or (for all others) uniform.
-pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality {
+/// Compares the hints of two recordings of one program on the machine that both inputs name, and the reference's hints
+/// with the recording's plan. `policy`: hop-sensitive, or (for all others) uniform.
+pub fn quality(reference: &Input, recording: &Input, plan: &Plan, policy: Policy) -> Quality {
     let equation = match policy {
         Policy::HopSensitive => Equation::HopSensitive,
         _ => Equation::Uniform,
     };
     let expected = placeable(reference);
     let mut unmatched = placeable(recording);
+    let mut planned = Context::new(reference);
+    planned.page_bytes = plan.page_bytes.max(1);
     let (reference, ours) = (Context::new(reference), Context::new(recording));
     let mut quality = Quality::default();
     for group in expected {
@@ -92,6 +142,7 @@ pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality 
             .map(|group| group.affinity.page_bytes)
             .fold(reference.page_bytes, u64::max);
         let expected = hints(&reference, group, equation, unit);
+        quality.add_planned(&planned, group, plan, &expected, unit);
         let found = other.map_or(Vec::new(), |other| hints(&ours, other, equation, unit));
         quality.reference += expected.len() as u64;
         quality.recording += found.len() as u64;

@@ -198,13 +198,13 @@ fn public(options: &Options, folder: &Path) -> io::Result<()> {
     let mut results = Vec::new();
     if !options.json {
         println!(
-            "{:16} {:>8} {:>14} {:>16} {:>6}",
+            "{:17} {:>8} {:>14} {:>16} {:>6}",
             "kernel", "accesses", "gain of trace", "gain of samples", "part"
         );
     }
     for kernel in kernels() {
         let own = folder.join(kernel.name.replace(' ', "-"));
-        let trial = match PublicTrial::new(&kernel, &nearpage_path(), &own) {
+        let trial = match PublicTrial::new(&kernel, &nearpage_path(), &own, options.again) {
             Ok(trial) => trial,
             Err(error) => {
                 eprintln!("{} (package {}): {error}", kernel.name, kernel.package);
@@ -217,7 +217,7 @@ fn public(options: &Options, folder: &Path) -> io::Result<()> {
             .map_or("-".to_owned(), |part| format!("{part:.2}"));
         if !options.json {
             println!(
-                "{:16} {:8} {full:12.1} % {sampled:14.1} % {part:>6}",
+                "{:17} {:8} {full:12.1} % {sampled:14.1} % {part:>6}",
                 kernel.name, trial.accesses
             );
         }
@@ -228,9 +228,10 @@ fn public(options: &Options, folder: &Path) -> io::Result<()> {
     if options.json {
         let kernels: Vec<Value> = results.iter().map(PublicTrial::to_json).collect();
         println!("{}", Value::from(kernels));
-    } else if let Some(median) = parts.get(parts.len() / 2) {
+    } else if let [worst, ..] = parts[..] {
+        let median = parts[parts.len() / 2];
         println!(
-            "median part of {} with something to gain: {median:.2}",
+            "part of {} kernels with 5 % or more to gain: median {median:.2}, worst {worst:.2}",
             parts.len()
         );
     }

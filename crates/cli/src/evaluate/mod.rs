@@ -155,7 +155,8 @@ impl Comparison<'_> {
             let Some(at) = ours.iter().position(is_same) else {
                 continue;
             };
-            row.quality.add(&quality(&expected, &ours[at], self.policy));
+            let quality = quality(&expected, &ours[at], &plans[at], self.policy);
+            row.quality.add(&quality);
             row.add(&predict(&plans[at], &expected));
             row.plans.push(plans[at].clone());
         }
@@ -209,19 +210,20 @@ impl Comparison<'_> {
         let name = |row: &Row| shorten(&printable(&row.recording), name_width - 1);
         let _ = writeln!(
             text,
-            "{:<name_width$}{:>9}{:>9}{:>10}{:>10}{:>10}",
-            "recording", "samples", "seconds", "coverage", "accuracy", "useful"
+            "{:<name_width$}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+            "recording", "samples", "seconds", "coverage", "accuracy", "useful", "by plan"
         );
         for row in rows {
             let _ = writeln!(
                 text,
-                "{:<name_width$}{:>9}{:>9.1}{:>10}{:>10}{:>10}",
+                "{:<name_width$}{:>9}{:>9.1}{:>9}{:>9}{:>9}{:>9}",
                 name(row),
                 row.samples,
                 row.seconds,
                 percent(row.quality.coverage()),
                 percent(row.quality.accuracy()),
                 percent(row.quality.useful_fraction()),
+                percent(row.quality.planned_useful_fraction()),
             );
         }
         let _ = writeln!(
@@ -267,6 +269,9 @@ impl Comparison<'_> {
     fn legend(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
         let mut lines = vec![
             rows[0].threads.words(),
+            "useful: the reference's pages with the same node in the recording's samples. by plan: the same of its plan, \
+             which places pages without samples, too."
+                .to_owned(),
             "recorded: of the run's own. predicted: of the reference's, under first touch and the plan."
                 .to_owned(),
         ];
@@ -334,6 +339,11 @@ struct Compared {
     accuracy: f64,
     /// Share of the reference's hints that the recording gives as well, 0 to 1.
     useful_fraction: f64,
+    /// Share of the reference's pages that the recording's plan places, 0 to 1.
+    planned_coverage: f64,
+    /// Share of the reference's hints that the recording's plan follows, also on pages without a sample, 0 to 1.
+    /// Interleaved pages count by the node's share.
+    planned_useful_fraction: f64,
     /// The reference's accesses, by weight.
     accesses: f64,
     /// Part of `accesses` that is remote under first touch.
@@ -389,6 +399,8 @@ impl Row {
             coverage: self.quality.coverage(),
             accuracy: self.quality.accuracy(),
             useful_fraction: self.quality.useful_fraction(),
+            planned_coverage: self.quality.planned_coverage(),
+            planned_useful_fraction: self.quality.planned_useful_fraction(),
             accesses: self.accesses,
             remote_first_touch: self.remote_first_touch,
             remote_planned: self.remote_planned,

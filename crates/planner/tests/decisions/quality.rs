@@ -39,7 +39,8 @@ fn pages_of_the_heap_have_hints_and_pages_of_libraries_have_none() {
     let of = |reference: &Recording, ours: &Recording| {
         reference.with(&opteron(), |reference| {
             ours.with(&opteron(), |ours| {
-                quality(reference, ours, Policy::HopSensitive)
+                let plan = decide(Policy::HopSensitive, ours, &Parameters::default());
+                quality(reference, ours, &plan, Policy::HopSensitive)
             })
         })
     };
@@ -62,4 +63,43 @@ fn pages_of_the_heap_have_hints_and_pages_of_libraries_have_none() {
     nothing.tables = all.tables.clone();
     let more = of(&nothing, &half);
     assert_eq!((more.reference, more.recording, more.same), (0, 36, 0));
+}
+
+/// Of an array in four shares one page in five was sampled: by the pattern, the plan places all of it.
+#[test]
+fn a_plan_is_compared_with_hints_for_pages_without_samples() {
+    let program = |every: u32| {
+        let mut recording = Recording::new(4);
+        let sampled = (0..40).filter(|page| page % every == 0);
+        let cells: Vec<(u32, u32, f32)> = sampled.map(|page| (page, page / 10, 100.0)).collect();
+        recording.object("array", 40, block(), &cells);
+        recording
+    };
+    let (all, fifth) = (program(1), program(5));
+    let found = |placement: Placement| {
+        let mut plan = fifth.decide(Policy::Object, &opteron());
+        plan.decisions[0].placement = placement;
+        all.with(&opteron(), |reference| {
+            fifth.with(&opteron(), |ours| {
+                quality(reference, ours, &plan, Policy::Object)
+            })
+        })
+    };
+    let in_blocks = found(Placement::Block {
+        team: "openmp".into(),
+    });
+    assert_eq!(in_blocks.useful_fraction(), 0.2);
+    assert_eq!(in_blocks.planned_coverage(), 1.0);
+    assert_eq!(in_blocks.planned_useful_fraction(), 1.0);
+    // The first thread's pages are on its node, and of spread pages a fourth is on each.
+    for other in [
+        Placement::Whole(thread(0)),
+        Placement::Interleave { nodes: Vec::new() },
+    ] {
+        let found = found(other);
+        assert_eq!(found.planned_coverage(), 1.0);
+        assert_eq!(found.planned_useful_fraction(), 0.25);
+    }
+    let left = found(Placement::FirstTouch);
+    assert_eq!((left.planned, left.planned_same), (0, 0.0));
 }
