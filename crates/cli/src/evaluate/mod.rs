@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use nearpage_amount::{percent, time};
+use nearpage_amount::{percent, signed_change, time};
 use nearpage_attribution::Operations;
 use nearpage_machine::Machine;
 use nearpage_plan::Plan;
@@ -199,8 +199,9 @@ impl Comparison<'_> {
         // On a narrow terminal, shares have no decimals.
         let decimals = usize::from(terminal::width() >= 80);
         let change_width = if decimals > 0 { 15 } else { 11 };
-        let figures = 9 + 2 * change_width + 9 + 8;
-        let name_width = terminal::width().saturating_sub(figures).clamp(12, 40);
+        let (hints, accesses) = (8 + 8 + 9 + 9 + 7 + 8, 9 + 2 * change_width + 9 + 8);
+        let figures: usize = hints.max(accesses);
+        let name_width = terminal::width().saturating_sub(figures).clamp(11, 40);
         let mut text = format!(
             "page hints of policy {} on {}, against {}\n\n",
             self.policy.as_str(),
@@ -210,13 +211,13 @@ impl Comparison<'_> {
         let name = |row: &Row| shorten(&printable(&row.recording), name_width - 1);
         let _ = writeln!(
             text,
-            "{:<name_width$}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+            "{:<name_width$}{:>8}{:>8}{:>9}{:>9}{:>7}{:>8}",
             "recording", "samples", "seconds", "coverage", "accuracy", "useful", "by plan"
         );
         for row in rows {
             let _ = writeln!(
                 text,
-                "{:<name_width$}{:>9}{:>9.1}{:>9}{:>9}{:>9}{:>9}",
+                "{:<name_width$}{:>8}{:>8.1}{:>9}{:>9}{:>7}{:>8}",
                 name(row),
                 row.samples,
                 row.seconds,
@@ -229,7 +230,7 @@ impl Comparison<'_> {
         let _ = writeln!(
             text,
             "\nshares of remote accesses\n{:<name_width$}{:>9}{:>change_width$}{:>change_width$}{:>9}{:>8}",
-            "recording", "recorded", "predicted", "simulated", "time", "saved"
+            "recording", "recorded", "predicted", "simulated", "time", "change"
         );
         let first_touch = simulated.map(|simulated| &simulated.first_touch);
         let change = |before: f64, after: f64| {
@@ -248,17 +249,17 @@ impl Comparison<'_> {
                 row.remote_planned / accesses,
             );
             let planned = simulated.and_then(|simulated| simulated.planned[number].as_ref());
-            let [remote, elapsed, saved] = match (first_touch, planned) {
+            let [remote, elapsed, changed] = match (first_touch, planned) {
                 (Some(before), Some(after)) => [
                     change(1.0 - before.local_share(), 1.0 - after.local_share()),
                     time(after.time_ns),
-                    percent(1.0 - after.time_ns / before.time_ns.max(1.0)),
+                    signed_change(after.time_ns / before.time_ns.max(1.0) - 1.0),
                 ],
                 _ => ["-"; 3].map(str::to_owned),
             };
             let _ = writeln!(
                 text,
-                "{:<name_width$}{recorded:>9}{predicted:>change_width$}{remote:>change_width$}{elapsed:>9}{saved:>8}",
+                "{:<name_width$}{recorded:>9}{predicted:>change_width$}{remote:>change_width$}{elapsed:>9}{changed:>8}",
                 name(row),
             );
         }
