@@ -242,6 +242,11 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
     for name in ["coverage", "accuracy", "useful_fraction"] {
         assert_eq!(figure(0, name), 1.0, "against itself: {compared:#}");
     }
+    assert!(
+        figure(1, "planned_useful_fraction") <= figure(1, "planned_coverage"),
+        "{compared:#}"
+    );
+    assert!(figure(1, "planned_coverage") > 0.5, "{compared:#}");
     // Each page of the arrays has 64 lines, each missed several times.
     assert!(
         figure(1, "coverage") > 0.8 && figure(1, "accuracy") > 0.8,
@@ -267,6 +272,12 @@ fn a_traced_triad_is_reported_planned_downsampled_and_compared() {
         "the same plan"
     );
     let share = |part: &Value, whole: &Value| part.as_f64().unwrap() / whole.as_f64().unwrap();
+    let change = share(&recordings[1]["simulated"]["time_ns"], &before["time_ns"]) - 1.0;
+    let text = case.nearpage(["evaluate", "full", "tenth"]).success();
+    assert!(
+        text.stdout.contains(&format!("{:+.1} %", 100.0 * change)),
+        "a plan may cost time: {change} in {text}"
+    );
     let recorded = &own["recorded"];
     let (seen, simulated) = (
         share(&recorded["remote"], &recorded["accesses"]),
