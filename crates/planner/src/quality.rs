@@ -2,8 +2,9 @@
 //! section 6.
 //!
 //! A hint is a page that was accessed, and the node that Eq. 1 or 2 gives the page. Pages without an access have no
-//! hint, whatever a plan makes of their neighbours. A plan places whole objects by their patterns, so the reference's
-//! hints are compared with the recording's plan, too, which the paper does not do. Objects are recognised in the other recording as a plan
+//! hint, whatever a plan makes of their neighbours. A plan places whole objects by their patterns, and leaves others to
+//! first touch. So the reference's hints are also compared with where pages are under the recording's plan, which the
+//! paper does not do. Objects are recognised in the other recording as a plan
 //! recognises them, so the recordings may be of different runs. Pages are counted from an object's first page.
 //!
 //! Hints are for memory that the paper's tool places: the program's own static data, and what the program's own code
@@ -32,10 +33,13 @@ pub struct Quality {
     pub common: u64,
     /// Hints for the same page and node in both (*A*).
     pub same: u64,
+    /// Hints in the reference whose page first touch puts on the hint's node.
+    pub first_touch_same: f64,
     /// Hints in the reference for pages that the recording's plan places.
     pub planned: u64,
-    /// The part of `planned` that the plan puts on the hint's node. Pages of interleaved memory count by the node's
-    /// share. Objects that a plan deals out as wholes count as elsewhere, as hints are by page from an object's first.
+    /// Hints in the reference whose page is on the hint's node in a run under the recording's plan: because the plan
+    /// places it there, or because the plan leaves it to first touch. Pages of interleaved memory count by the node's
+    /// share. Objects that a plan deals out as wholes count as left, as hints are by page from an object's first.
     pub planned_same: f64,
 }
 
@@ -46,13 +50,14 @@ impl Quality {
         self.recording += other.recording;
         self.common += other.common;
         self.same += other.same;
+        self.first_touch_same += other.first_touch_same;
         self.planned += other.planned;
         self.planned_same += other.planned_same;
     }
 
-    /// Counts a group's hints that a plan follows. `hints`: pages in units of `unit_bytes` from the object's start, and
-    /// places.
-    fn add_planned(
+    /// Counts a group's hints that first touch and a plan follow. `hints`: pages in units of `unit_bytes` from the
+    /// object's start, and places.
+    fn add_placed(
         &mut self,
         reference: &Context,
         group: &ObjectGroup,
@@ -63,53 +68,60 @@ impl Quality {
         let own = subject(reference.tables, group);
         let decisions = decisions_about(plan, reference, group, own.as_ref());
         let placement = decisions.first().map(|&at| &plan.decisions[at].placement);
-        let Some(resolved) = placement
-            .and_then(|placement| ResolvedPlacement::new(placement, reference, group.size_bytes))
-        else {
-            return;
-        };
-        self.planned += hints.len() as u64;
+        let resolved = placement
+            .and_then(|placement| ResolvedPlacement::new(placement, reference, group.size_bytes));
+        let touches = reference.first_touches(group);
         for &(page, place) in hints {
-            let holder = resolved.holder(page * unit_bytes);
-            self.planned_same += holder.share_at(place, &reference.places);
+            let offset = page * unit_bytes;
+            let toucher = touches.toucher((offset / group.affinity.page_bytes) as u32);
+            let is_touched_there =
+                toucher.is_some_and(|thread| reference.places.of(thread) == Some(place));
+            let by_first_touch = f64::from(is_touched_there);
+            self.first_touch_same += by_first_touch;
+            self.planned_same += match &resolved {
+                Some(resolved) => resolved.holder(offset).share_at(place, &reference.places),
+                None => by_first_touch,
+            };
         }
+        self.planned += resolved.map_or(0, |_| hints.len() as u64);
     }
 
     /// C / Ref: share of the reference's pages for which the recording has a hint.
     pub fn coverage(&self) -> f64 {
-        share(self.common, self.reference)
+        share(self.common as f64, self.reference)
     }
 
     /// A / Targ: share of the recording's hints that the reference has, too.
     pub fn accuracy(&self) -> f64 {
-        share(self.same, self.recording)
+        share(self.same as f64, self.recording)
     }
 
     /// A / Ref: share of the reference's hints that the recording has, too.
     pub fn useful_fraction(&self) -> f64 {
-        share(self.same, self.reference)
+        share(self.same as f64, self.reference)
     }
 
     /// Share of the reference's pages that the recording's plan places.
     pub fn planned_coverage(&self) -> f64 {
-        share(self.planned, self.reference)
+        share(self.planned as f64, self.reference)
     }
 
-    /// Share of the reference's hints that the recording's plan follows.
+    /// Share of the reference's hints that first touch follows.
+    pub fn first_touch_useful_fraction(&self) -> f64 {
+        share(self.first_touch_same, self.reference)
+    }
+
+    /// Share of the reference's hints that a run under the recording's plan follows.
     pub fn planned_useful_fraction(&self) -> f64 {
-        match self.reference {
-            0 => 0.0,
-            hints => self.planned_same / hints as f64,
-        }
+        share(self.planned_same, self.reference)
     }
 }
 
 /// A share; 0 if the whole is 0.
-fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        0.0
-    } else {
-        part as f64 / whole as f64
+fn share(part: f64, whole: u64) -> f64 {
+    match whole {
+        0 => 0.0,
+        whole => part / whole as f64,
     }
 }
 
@@ -122,8 +134,8 @@ pub fn quality(reference: &Input, recording: &Input, plan: &Plan, policy: Policy
     };
     let expected = placeable(reference);
     let mut unmatched = placeable(recording);
-    let mut planned = Context::new(reference);
-    planned.page_bytes = plan.page_bytes.max(1);
+    let mut placed = Context::new(reference);
+    placed.page_bytes = plan.page_bytes.max(1);
     let (reference, ours) = (Context::new(reference), Context::new(recording));
     let mut quality = Quality::default();
     for group in expected {
@@ -142,7 +154,7 @@ pub fn quality(reference: &Input, recording: &Input, plan: &Plan, policy: Policy
             .map(|group| group.affinity.page_bytes)
             .fold(reference.page_bytes, u64::max);
         let expected = hints(&reference, group, equation, unit);
-        quality.add_planned(&planned, group, plan, &expected, unit);
+        quality.add_placed(&placed, group, plan, &expected, unit);
         let found = other.map_or(Vec::new(), |other| hints(&ours, other, equation, unit));
         quality.reference += expected.len() as u64;
         quality.recording += found.len() as u64;

@@ -270,9 +270,11 @@ impl Comparison<'_> {
     fn legend(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
         let mut lines = vec![
             rows[0].threads.words(),
-            "useful: the reference's pages with the same node in the recording's samples. by plan: the same of its plan, \
-             which places pages without samples, too."
-                .to_owned(),
+            format!(
+                "useful: the reference's pages with the same node in the recording's samples. by plan: with this node \
+                 in a run under the recording's plan; {} without a plan.",
+                percent(rows[0].quality.first_touch_useful_fraction())
+            ),
             "recorded: of the run's own. predicted: of the reference's, under first touch and the plan."
                 .to_owned(),
         ];
@@ -342,8 +344,11 @@ struct Compared {
     useful_fraction: f64,
     /// Share of the reference's pages that the recording's plan places, 0 to 1.
     planned_coverage: f64,
-    /// Share of the reference's hints that the recording's plan follows, also on pages without a sample, 0 to 1.
-    /// Interleaved pages count by the node's share.
+    /// Share of the reference's hints whose page first touch puts on the hint's node, 0 to 1.
+    first_touch_useful_fraction: f64,
+    /// Share of the reference's hints whose page is on the hint's node in a run under the recording's plan, also
+    /// without a sample, and also if the plan leaves it to first touch, 0 to 1. Interleaved pages count by the node's
+    /// share.
     planned_useful_fraction: f64,
     /// The reference's accesses, by weight.
     accesses: f64,
@@ -401,6 +406,7 @@ impl Row {
             accuracy: self.quality.accuracy(),
             useful_fraction: self.quality.useful_fraction(),
             planned_coverage: self.quality.planned_coverage(),
+            first_touch_useful_fraction: self.quality.first_touch_useful_fraction(),
             planned_useful_fraction: self.quality.planned_useful_fraction(),
             accesses: self.accesses,
             remote_first_touch: self.remote_first_touch,

@@ -100,6 +100,35 @@ fn a_plan_is_compared_with_hints_for_pages_without_samples() {
         assert_eq!(found.planned_coverage(), 1.0);
         assert_eq!(found.planned_useful_fraction(), 0.25);
     }
+    // Without faults of a thread, its pages are nowhere.
     let left = found(Placement::FirstTouch);
     assert_eq!((left.planned, left.planned_same), (0, 0.0));
+}
+
+#[test]
+fn pages_that_a_plan_leaves_are_compared_where_first_touch_puts_them() {
+    let mut recording = Recording::new(4);
+    let cells: Vec<(u32, u32, f32)> = (0..40).map(|page| (page, page / 10, 100.0)).collect();
+    let array = recording.object("array", 40, block(), &cells);
+    // The second thread touched the half that the first two threads use.
+    array.first_touches = (0..40)
+        .map(|page| (page, ThreadIndex(if page < 20 { 1 } else { page / 10 })))
+        .collect();
+    let found = |decisions: &[Placement]| {
+        let mut plan = recording.decide(Policy::Object, &opteron());
+        plan.decisions.truncate(decisions.len());
+        for (decision, placement) in plan.decisions.iter_mut().zip(decisions) {
+            decision.placement = placement.clone();
+        }
+        recording.with(&opteron(), |input| {
+            quality(input, input, &plan, Policy::Object)
+        })
+    };
+    for left in [found(&[]), found(&[Placement::FirstTouch])] {
+        assert_eq!((left.planned, left.planned_same), (0, 30.0));
+        assert_eq!(left.first_touch_useful_fraction(), 0.75);
+    }
+    let placed = found(&[Placement::Whole(thread(2))]);
+    assert_eq!((placed.planned, placed.planned_same), (40, 10.0));
+    assert_eq!(placed.first_touch_same, 30.0);
 }
