@@ -142,14 +142,12 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     let mut totals = [Tally::default(); 3];
     let mut recorded = Recorded::default();
     let mut objects = Vec::new();
-    let mut decisions = plan.decisions.iter();
-    let of_unmatched = decisions.position(|decision| decision.subject == Subject::Unmatched);
     for (position, group) in input.attribution.objects.iter().enumerate() {
         let (accesses, cost_share) = context.part(group);
         if accesses <= 0.0 {
             continue;
         }
-        let Some(decisions) = placing(plan, &context, group, of_unmatched) else {
+        let Some(decisions) = decisions_placing(plan, &context, group) else {
             continue;
         };
         let Some(spread) =
@@ -215,13 +213,15 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
 
 /// Positions of the decisions that place a group, else of the one about unmatched memory; none for memory that no plan
 /// places.
-fn placing(
+pub(crate) fn decisions_placing(
     plan: &Plan,
     context: &Context,
     group: &ObjectGroup,
-    of_unmatched: Option<usize>,
 ) -> Option<Vec<usize>> {
-    let unmatched = of_unmatched.filter(|_| may_be_unmatched(group));
+    let mut decisions = plan.decisions.iter();
+    let unmatched = decisions
+        .position(|decision| decision.subject == Subject::Unmatched)
+        .filter(|_| may_be_unmatched(group));
     let own = subject(context.tables, group);
     let decisions = decisions_about(plan, context, group, own.as_ref());
     let is_named = !decisions.is_empty();

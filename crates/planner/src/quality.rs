@@ -4,8 +4,8 @@
 //! A hint is a page that was accessed, and the node that Eq. 1 or 2 gives the page. Pages without an access have no
 //! hint, whatever a plan makes of their neighbours. A plan places whole objects by their patterns, and leaves others to
 //! first touch. So the reference's hints are also compared with where pages are under the recording's plan, which the
-//! paper does not do. Objects are recognised in the other recording as a plan
-//! recognises them, so the recordings may be of different runs. Pages are counted from an object's first page.
+//! paper does not do. Objects are recognised in the other recording as a plan recognises them, so the recordings may be
+//! of different runs. Pages are counted from an object's first page.
 //!
 //! Hints are for memory that the paper's tool places: the program's own static data, and what the program's own code
 //! allocates, also objects smaller than a page. Libraries' data, and memory that libraries allocate for themselves,
@@ -20,7 +20,8 @@ use crate::affinity::{Equation, hints};
 use crate::context::{Context, Input};
 use crate::holder::ResolvedPlacement;
 use crate::parameters::Policy;
-use crate::subject::{decisions_about, means, subject};
+use crate::prediction::decisions_placing;
+use crate::subject::{means, subject};
 
 /// Numbers of hints in a recording and in a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -65,8 +66,7 @@ impl Quality {
         hints: &[(u64, usize)],
         unit_bytes: u64,
     ) {
-        let own = subject(reference.tables, group);
-        let decisions = decisions_about(plan, reference, group, own.as_ref());
+        let decisions = decisions_placing(plan, reference, group).unwrap_or_default();
         let placement = decisions.first().map(|&at| &plan.decisions[at].placement);
         let resolved = placement
             .and_then(|placement| ResolvedPlacement::new(placement, reference, group.size_bytes));
