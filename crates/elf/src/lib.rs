@@ -4,9 +4,11 @@
 //! blocks into memory of nearpage's own at first use, and a block that is gone is an error. [`Lines`] looks up
 //! functions and lines in debug information that is read through [`Contents`].
 
+mod build_id;
 mod contents;
 mod lines;
 
+pub use build_id::leading_build_id;
 pub use contents::Contents;
 pub use lines::{CodeFrame, Lines};
 

@@ -281,7 +281,10 @@ impl Codes {
         let key = (Rc::clone(path), Rc::clone(build_id), place);
         let open = || {
             let same = |image: &Image| build_id.is_empty() || *image.build_id == **build_id;
-            module_file(pid, begin, path, |path| Image::open(path).filter(same))
+            let is_told_apart = !build_id.is_empty();
+            module_file(pid, begin, path, is_told_apart, |path| {
+                Image::open(path).filter(same)
+            })
         };
         self.images.entry(key).or_insert_with(open).as_mut()
     }
@@ -294,22 +297,27 @@ fn mapped(pid: u32, address: u64, path: &str) -> Option<MappedFile> {
 
 /// Opens the file of the module that a process has mapped at `begin`, with `open`. Tries three files in order: the
 /// path as the process sees it, which may be in another mount namespace; the path here, for ended processes; and the
-/// mapped file, for deleted files.
+/// mapped file, for deleted files. `is_told_apart`: `open` returns none for a file other than the mapped one that has
+/// its name now. Otherwise the process's mappings tell, which take as long to read as the process has mappings.
 pub(crate) fn module_file<T>(
     pid: u32,
     begin: u64,
     path: &str,
+    is_told_apart: bool,
     open: impl Fn(&Path) -> Option<T>,
 ) -> Option<T> {
     let path = path_from_text(path);
-    let mapped = MappedFile::find(Path::new("/proc"), pid, begin, &path);
-    // Another file may have the name of a deleted file.
-    let is_replaced = mapped.as_ref().is_some_and(MappedFile::is_deleted);
+    let proc_root = Path::new("/proc");
     let by_name = || {
-        let inside = open(&path_inside(Path::new("/proc"), pid, &path));
+        let inside = open(&path_inside(proc_root, pid, &path));
         inside.or_else(|| open(&path))
     };
-    let by_name = (!is_replaced).then(by_name).flatten();
+    if is_told_apart && let Some(found) = by_name() {
+        return Some(found);
+    }
+    let mapped = MappedFile::find(proc_root, pid, begin, &path);
+    let is_replaced = mapped.as_ref().is_some_and(MappedFile::is_deleted);
+    let by_name = (!is_told_apart && !is_replaced).then(by_name).flatten();
     by_name.or_else(|| {
         let file = mapped?.open().ok()?;
         open(&PathBuf::from(format!(

@@ -118,6 +118,12 @@ impl Budget {
         self.phase.as_ref().map_or(0.0, |phase| phase.active_ns)
     }
 
+    /// Whether a phase would begin if so many threads were busy.
+    pub fn would_begin(&self, threads: f64) -> bool {
+        let phase = self.phase.as_ref();
+        phase.is_some_and(|phase| threads >= GROWTH * phase.threads)
+    }
+
     /// Begins a new phase at the next choice: the program marked the beginning of its stable part.
     pub fn mark(&mut self) {
         self.marked = true;
@@ -161,11 +167,8 @@ impl Budget {
 
     /// The present phase, or a new one if it begins here.
     fn phase(&mut self, progress: &Progress, left_ns: f64, active_ns: f64) -> Phase {
-        let goes_on = match &self.phase {
-            Some(phase) => !self.marked && progress.threads < GROWTH * phase.threads,
-            None => false,
-        };
-        if let (true, Some(phase)) = (goes_on, &mut self.phase) {
+        let begins = self.marked || self.would_begin(progress.threads);
+        if let (false, Some(phase)) = (begins, &mut self.phase) {
             phase.active_ns += active_ns;
             return *phase;
         }

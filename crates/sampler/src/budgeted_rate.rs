@@ -13,12 +13,14 @@ use crate::random::Random;
 use crate::sample_cost::GAPS_NS;
 use crate::sampler::MAX_RATE_HZ;
 
-/// Time between two choices while the rate is above, below or at the steady rate. Below, the time is a part of the
-/// phase's length, as more busy threads must be noticed within a part of it.
+/// Time between two choices while the rate is above the steady rate, and the longest below and at it. There the time is
+/// a part of the phase's length, as more busy threads must be noticed within a part of it.
 const FAST_NS: f64 = 25e6;
 const SLOW_NS: f64 = 500e6;
 const SLOW_PART: f64 = 0.07;
 const STEADY_NS: f64 = 200e6;
+/// Time until more busy threads are looked at once more, before they begin a phase.
+const SECOND_LOOK_NS: f64 = 2.0 * FAST_NS;
 /// Largest factor by which times are stretched while other programs take the CPUs from the program's threads: each
 /// round costs the recorder a tenth of a millisecond.
 const STRETCH_MAX: f64 = 4.0;
@@ -203,11 +205,12 @@ impl BudgetedRate {
     fn choose(&mut self, now_ns: u64) -> Setting {
         let at_once = self.threads.min(self.cpus as f64);
         let stretch = (at_once / self.running.max(0.01)).clamp(1.0, STRETCH_MAX);
+        let at_most =
+            |limit_ns: f64| (SLOW_PART * self.budget.phase_ns()).clamp(FAST_NS, limit_ns) * stretch;
         let ahead_ns = match () {
-            () if self.target_hz == self.steady_hz => STEADY_NS,
-            () if self.target_hz < self.steady_hz => {
-                (SLOW_PART * self.budget.phase_ns()).clamp(FAST_NS, SLOW_NS) * stretch
-            }
+            () if self.budget.would_begin(self.last_busy) => SECOND_LOOK_NS,
+            () if self.target_hz == self.steady_hz => at_most(STEADY_NS),
+            () if self.target_hz < self.steady_hz => at_most(SLOW_NS),
             () if self.cpus > FEW_CPUS => FAST_MANY_NS,
             () => FAST_NS * stretch,
         };
@@ -351,6 +354,37 @@ mod tests {
         budgeted.begin(1_000);
         budgeted.switched(2_000, 5_000_000);
         assert!(budgeted.timeout(2_000) >= Duration::from_millis(500));
+    }
+
+    /// A main thread that fills arrays for some time, and then a team.
+    #[test]
+    fn a_team_is_noticed_within_a_fifth_of_what_one_thread_took() {
+        for (serial_s, team) in [(0.6, 4.0), (1.0, 2.0), (3.0, 8.0)] {
+            let cpus = 8;
+            let mut budgeted =
+                BudgetedRate::new(113.0, &RATES_HZ, Source::Clock, &calibration(), cpus, 1);
+            let (mut now_ns, mut totals) = (1, SampleTotals::default());
+            let noticed_ns = loop {
+                let setting = budgeted.setting();
+                let step_ns = budgeted.timeout(now_ns).as_nanos() as u64 + 100_000;
+                let is_parallel = now_ns as f64 > serial_s * 1e9;
+                let threads = if is_parallel { team } else { 1.0 };
+                now_ns += step_ns;
+                totals.samples += (setting.rate_hz * threads * step_ns as f64 / 1e9) as u64;
+                totals.taken_ns += threads * step_ns as f64;
+                totals.until_ns = now_ns;
+                totals.threads = Some(threads);
+                let before_hz = budgeted.target_hz;
+                budgeted.take_in(totals);
+                budgeted.due(now_ns);
+                if is_parallel && budgeted.target_hz > 2.0 * before_hz {
+                    break now_ns;
+                }
+                assert!((now_ns as f64) < 10.0 * serial_s * 1e9, "never noticed");
+            };
+            let late_s = noticed_ns as f64 / 1e9 - serial_s;
+            assert!(late_s < 0.2 * serial_s, "{late_s} s after {serial_s} s");
+        }
     }
 
     #[test]

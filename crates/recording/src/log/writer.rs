@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use nearpage_elf::leading_build_id;
 use nearpage_files::{MappedFile, path_from_text, path_inside};
 use nearpage_machine::Machine;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -15,6 +16,7 @@ use super::{
 };
 use crate::assemble::{EXECUTABLE, is_anonymous};
 use crate::convert::{self, ModulePaths};
+use crate::elf::hexadecimal;
 use crate::error::IoContext;
 use crate::folder::{self, LOG_FOLDER, RECORDER_LOG_FILE};
 use crate::storage::checksums::TableChecksums;
@@ -238,7 +240,8 @@ impl LogWriter {
         let is_new_module = place.is_some() && self.modules.insert(key.clone());
         if is_new_module || !self.paths.contains_key(&key) {
             let path = path_from_text(path);
-            let elsewhere = place.and_then(|(pid, address)| file_elsewhere(pid, address, &path));
+            let elsewhere =
+                place.and_then(|(pid, address)| file_elsewhere(pid, address, &path, build_id));
             let real = match elsewhere {
                 None => path.into_owned(),
                 Some(file) => {
@@ -280,8 +283,14 @@ fn traced_processes(traces: &Path) -> Vec<u32> {
 }
 
 /// The file that a live process has mapped at `address`, if `path` does not lead to it here: the process is in another
-/// mount namespace, or the file was replaced or removed, or is a memfd.
-fn file_elsewhere(pid: u32, address: u64, path: &Path) -> Option<File> {
+/// mount namespace, or the file was replaced or removed, or is a memfd. A file here with the mapped module's build-id
+/// is the module. Otherwise the process's mappings tell, which take as long to read as the process has mappings: for
+/// each of a few hundred modules, that would take more time than all samples.
+fn file_elsewhere(pid: u32, address: u64, path: &Path, build_id: &str) -> Option<File> {
+    let here = leading_build_id(path).ok().flatten();
+    if here.is_some_and(|here| !here.is_empty() && hexadecimal(&here) == build_id) {
+        return None;
+    }
     let proc_root = Path::new("/proc");
     let mapped = MappedFile::find(proc_root, pid, address, path);
     if let Some(mapped) = mapped.filter(MappedFile::is_deleted) {
@@ -296,4 +305,55 @@ fn file_elsewhere(pid: u32, address: u64, path: &Path) -> Option<File> {
     (identity(path) != Some(there))
         .then(|| nearpage_files::open(&inside).ok())
         .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nearpage_files::MapsLine;
+
+    use super::*;
+
+    /// Copies `sleep` in a child, as in this process a copy that is open for writing could not be executed while other
+    /// tests fork.
+    fn copy_sleep(to: &Path) {
+        let copied = Command::new("cp").arg("/bin/sleep").arg(to).status();
+        assert!(copied.unwrap().success());
+    }
+
+    #[test]
+    fn a_file_with_the_build_id_is_the_module_and_others_with_its_name_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sleep");
+        copy_sleep(&path);
+        let mut child = Command::new(&path).arg("100").spawn().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let deleted = format!("{} (deleted)", path.display());
+        let mapped_at = || {
+            let maps = std::fs::read(format!("/proc/{}/maps", child.id())).unwrap();
+            let mut lines = maps
+                .split(|byte| *byte == b'\n')
+                .filter_map(MapsLine::parse);
+            let line = lines.find(|line| line.path == deleted.as_bytes())?;
+            Some(line.range.start)
+        };
+        let address = (0..6000)
+            .find_map(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                mapped_at()
+            })
+            .expect("mapped within a minute");
+        let build_id = hexadecimal(&leading_build_id(Path::new("/bin/sleep")).unwrap().unwrap());
+        let elsewhere = |build_id: &str| file_elsewhere(child.id(), address, &path, build_id);
+        let gone = elsewhere(&build_id);
+        copy_sleep(&path);
+        let [again, unknown] = [&*build_id, ""].map(elsewhere);
+        std::fs::write(&path, "another").unwrap();
+        let replaced = elsewhere(&build_id);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(gone.is_some() && unknown.is_some() && replaced.is_some());
+        assert!(again.is_none(), "its mappings need not be read");
+    }
 }
