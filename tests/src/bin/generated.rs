@@ -9,8 +9,8 @@ use std::time::UNIX_EPOCH;
 
 use clap::Parser;
 use nearpage_tests::generated::{
-    Judgement, Program, PublicTrial, RecordingOptions, Replay, Summary, Trial, Truth, kernels,
-    replays_to_json, source,
+    Judgement, Kernel, Program, PublicTrial, RecordingOptions, Replay, Summary, Trial, Truth,
+    kernels, replays_to_json, source,
 };
 use nearpage_tests::{nearpage_path, target};
 use serde_json::Value;
@@ -64,6 +64,9 @@ struct Options {
     /// Judge public benchmark kernels by their full traces, instead of generated programs
     #[arg(long)]
     public: bool,
+    /// Only public kernels whose names contain this
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "public")]
+    kernel: String,
     /// Size for --truth
     #[arg(long, default_value_t = 1)]
     size: u64,
@@ -202,7 +205,8 @@ fn public(options: &Options, folder: &Path) -> io::Result<()> {
             "kernel", "accesses", "gain of trace", "gain of samples", "part"
         );
     }
-    for kernel in kernels() {
+    let chosen = |kernel: &Kernel| kernel.name.contains(&options.kernel);
+    for kernel in kernels().into_iter().filter(chosen) {
         let own = folder.join(kernel.name.replace(' ', "-"));
         let trial = match PublicTrial::new(&kernel, &nearpage_path(), &own, options.again) {
             Ok(trial) => trial,

@@ -24,7 +24,7 @@ mod truth;
 pub use judge::{JudgedObject, Judgement, Setting, judge};
 pub use kind::{Kind, Shares};
 pub use program::{Initialiser, Object, Operation, Program, Storage, Style};
-pub use public::{PublicTrial, kernels};
+pub use public::{Kernel, PublicTrial, kernels};
 pub use replay::{Replay, replays_to_json};
 pub use run::{RecordingOptions, Run};
 pub use source::{HEADER, source};

@@ -48,14 +48,14 @@ macro_rules! likwid {
     }),*] };
 }
 
-/// A kernel of `tests/public/kernels.py`. Made once before, code that is compiled when it first runs is in a cache.
+/// A kernel of `tests/public/kernels.py`, for Debian's Python, which finds Debian's packages. Made once before, code that is compiled when it first runs is in a cache.
 macro_rules! python {
     ($name:literal, $package:literal, $traced:literal, $sampled:literal) => {
         Kernel {
             name: concat!("python ", $name),
             package: $package,
-            input: concat!("python3 kernels.py ", $name, " 1"),
-            command: concat!("python3 kernels.py ", $name, " {}"),
+            input: concat!("/usr/bin/python3 kernels.py ", $name, " 1"),
+            command: concat!("/usr/bin/python3 kernels.py ", $name, " {}"),
             amounts: [$traced, $sampled],
         }
     };
