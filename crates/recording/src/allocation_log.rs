@@ -6,7 +6,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use nearpage_wire::allocation_log::{
-    BLOCK_HEADER_BYTES, BLOCK_MAGIC, Record, Records, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
+    BLOCK_HEADER_BYTES, BLOCK_MAGIC, Kind, Record, Records, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
 };
 
 use crate::Error;
@@ -144,7 +144,7 @@ fn read_segment(
 fn read_block(block: &[u8], each: &mut impl FnMut(u32, Record<'_>)) -> Option<()> {
     let word =
         |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-    let (tid, committed, checksum) = (word(4), word(8), word(12));
+    let (mut tid, committed, checksum) = (word(4), word(8), word(12));
     let records =
         block.get(BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES.checked_add(committed as usize)?)?;
     if checksum != 0 && crc32fast::hash(records) != checksum {
@@ -152,6 +152,10 @@ fn read_block(block: &[u8], each: &mut impl FnMut(u32, Record<'_>)) -> Option<()
     }
     let mut records = Records::new(records);
     for record in &mut records {
+        // A thread that ends hands its block on. The next thread's first record there is its Thread record.
+        if record.kind == Kind::Thread {
+            tid = record.argument;
+        }
         each(tid, record);
     }
     (records.rest() == 0).then_some(())

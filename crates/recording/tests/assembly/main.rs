@@ -256,6 +256,39 @@ fn a_kernel_thread_id_that_is_used_again_is_another_thread() {
     assert_eq!(of_kind(&recording, ObjectKind::Stack)[0].died_ns, 20);
 }
 
+/// A thread that ends hands its block on to one that begins.
+#[test]
+fn a_block_that_is_handed_on_has_the_records_of_two_threads() {
+    let mut events = program();
+    events.extend([
+        fork(10, 100, 101, 1, 100),
+        exit(20, 1),
+        fork(30, 100, 102, 2, 100),
+    ]);
+    let mut block = Block::of(101)
+        .thread(11, 0x10_0010, 1)
+        .allocate(12, 0xa000, 64, 0)
+        .thread_ends(19);
+    let first = std::mem::replace(&mut block.tid, 102);
+    let mut bytes = block
+        .thread(31, 0x10_0020, 2)
+        .allocate(32, 0xb000, 64, 0)
+        .bytes();
+    bytes[4..8].copy_from_slice(&first.to_le_bytes());
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("recording");
+    let log = record(&folder, &events, &[]);
+    segment(&log.allocation_log_folder(), 100, 4, &[bytes]);
+    drop(log);
+    let recording = Recording::open(&folder).unwrap();
+    assert_eq!(recording.metadata.damaged_blocks, 0);
+    let owners: Vec<_> = of_kind(&recording, ObjectKind::Heap)
+        .iter()
+        .map(|object| object.thread.unwrap().0)
+        .collect();
+    assert_eq!(owners, [1, 2]);
+}
+
 #[test]
 fn damaged_allocation_blocks_are_counted_and_the_others_read() {
     let folder = tempfile::tempdir().unwrap();
