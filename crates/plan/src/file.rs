@@ -297,9 +297,21 @@ pub fn threads_of<'a>(
 }
 
 /// The teams that a name stands for: the known team of this name, or the parts of a joined name such as `main+worker`.
+/// A part is as long as a known name reaches, because names of functions without symbols have a `+`, too:
+/// `main+server+0x2fc00`.
 pub(crate) fn joined(name: &str, is_known: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
-    let limit = if is_known(name) { 1 } else { usize::MAX };
-    name.splitn(limit, '+')
+    let mut rest = Some(name);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let ends = || {
+            let pluses = text.match_indices('+').map(|(at, _)| at);
+            pluses.chain([text.len()])
+        };
+        let known = ends().filter(|&end| is_known(&text[..end])).last();
+        let end = known.or_else(|| ends().next())?;
+        rest = text.get(end + 1..);
+        Some(&text[..end])
+    })
 }
 
 /// Threads that share work, by start routine.
@@ -464,3 +476,6 @@ impl Plan {
         exchange || decisions.any(|decision| decision.placement.names_threads())
     }
 }
+
+#[cfg(test)]
+mod tests;
