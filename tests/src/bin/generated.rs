@@ -232,11 +232,19 @@ fn public(options: &Options, folder: &Path) -> io::Result<()> {
     if options.json {
         let kernels: Vec<Value> = results.iter().map(PublicTrial::to_json).collect();
         println!("{}", Value::from(kernels));
-    } else if let [worst, ..] = parts[..] {
-        let median = parts[parts.len() / 2];
+    } else {
+        if let [worst, ..] = parts[..] {
+            let median = parts[parts.len() / 2];
+            println!(
+                "part of {} kernels with 5 % or more to gain: median {median:.2}, worst {worst:.2}",
+                parts.len()
+            );
+        }
+        let lost = results.iter().filter(|trial| trial.gains()[1] < -0.01);
         println!(
-            "part of {} kernels with 5 % or more to gain: median {median:.2}, worst {worst:.2}",
-            parts.len()
+            "plans from samples that lose more than 1 %: {} of {}",
+            lost.count(),
+            results.len()
         );
     }
     Ok(())
