@@ -48,7 +48,8 @@ macro_rules! likwid {
     }),*] };
 }
 
-/// A kernel of `tests/public/kernels.py`, for Debian's Python, which finds Debian's packages. Made once before, code that is compiled when it first runs is in a cache.
+/// A kernel of `tests/public/kernels.py`, for Debian's Python, which finds Debian's packages. Made once before, code that
+/// is compiled when it first runs is in a cache.
 macro_rules! python {
     ($name:literal, $package:literal, $traced:literal, $sampled:literal) => {
         Kernel {
