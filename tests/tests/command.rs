@@ -793,8 +793,8 @@ fn next_commands_can_be_pasted() {
         case.run(command)
     };
     let words = ["record", "--output=-r $1\n\u{202e}", "--", "./a 'program'"];
-    // Long enough for dozens of samples on a busy machine: a table without any cannot be imported.
-    let recorded = nearpage(&[&words[..], &["2", "40"]].concat());
+    // Long enough for hundreds of samples: a table without any access cannot be imported.
+    let recorded = nearpage(&[&words[..], &["2", "400"]].concat());
     let reported = pasted(&case, recorded);
     assert!(reported.stdout.contains("accesses"), "{reported}");
     let recording = "./-r $1\n\u{202e}";
