@@ -134,9 +134,10 @@ pub fn quality(reference: &Input, recording: &Input, plan: &Plan, policy: Policy
     };
     let expected = placeable(reference);
     let mut unmatched = placeable(recording);
-    let mut placed = Context::new(reference);
-    placed.page_bytes = plan.page_bytes.max(1);
-    let (reference, ours) = (Context::new(reference), Context::new(recording));
+    let page_bytes = reference.page_bytes.max(1);
+    let (mut reference, ours) = (Context::new(reference), Context::new(recording));
+    // The plan counts in pages of its own.
+    reference.page_bytes = plan.page_bytes.max(1);
     let mut quality = Quality::default();
     for group in expected {
         let Some(own) = subject(reference.tables, group) else {
@@ -152,9 +153,9 @@ pub fn quality(reference: &Input, recording: &Input, plan: &Plan, policy: Policy
             .into_iter()
             .flatten()
             .map(|group| group.affinity.page_bytes)
-            .fold(reference.page_bytes, u64::max);
+            .fold(page_bytes, u64::max);
         let expected = hints(&reference, group, equation, unit);
-        quality.add_placed(&placed, group, plan, &expected, unit);
+        quality.add_placed(&reference, group, plan, &expected, unit);
         let found = other.map_or(Vec::new(), |other| hints(&ours, other, equation, unit));
         quality.reference += expected.len() as u64;
         quality.recording += found.len() as u64;

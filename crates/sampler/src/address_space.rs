@@ -1,5 +1,6 @@
 //! Code mappings of processes, and the verdicts on samples in this code.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -281,8 +282,7 @@ impl Codes {
         let key = (Rc::clone(path), Rc::clone(build_id), place);
         let open = || {
             let same = |image: &Image| build_id.is_empty() || *image.build_id == **build_id;
-            let is_told_apart = !build_id.is_empty();
-            module_file(pid, begin, path, is_told_apart, |path| {
+            module_file(pid, begin, path, build_id, |path| {
                 Image::open(path).filter(same)
             })
         };
@@ -297,29 +297,27 @@ fn mapped(pid: u32, address: u64, path: &str) -> Option<MappedFile> {
 
 /// Opens the file of the module that a process has mapped at `begin`, with `open`. Tries three files in order: the
 /// path as the process sees it, which may be in another mount namespace; the path here, for ended processes; and the
-/// mapped file, for deleted files. `is_told_apart`: `open` returns none for a file other than the mapped one that has
-/// its name now. Otherwise the process's mappings tell, which take as long to read as the process has mappings.
+/// mapped file, for deleted files. If the mapped module has a build-id, `open` must return none for files without it.
+/// Otherwise the process's mappings tell another file of the name apart, and take as long to read as there are.
 pub(crate) fn module_file<T>(
     pid: u32,
     begin: u64,
     path: &str,
-    is_told_apart: bool,
+    build_id: &[u8],
     open: impl Fn(&Path) -> Option<T>,
 ) -> Option<T> {
     let path = path_from_text(path);
     let proc_root = Path::new("/proc");
+    let mapped = LazyCell::new(|| MappedFile::find(proc_root, pid, begin, &path));
+    let is_replaced = || mapped.as_ref().is_some_and(MappedFile::is_deleted);
     let by_name = || {
         let inside = open(&path_inside(proc_root, pid, &path));
         inside.or_else(|| open(&path))
     };
-    if is_told_apart && let Some(found) = by_name() {
-        return Some(found);
-    }
-    let mapped = MappedFile::find(proc_root, pid, begin, &path);
-    let is_replaced = mapped.as_ref().is_some_and(MappedFile::is_deleted);
-    let by_name = (!is_told_apart && !is_replaced).then(by_name).flatten();
+    let may_have_name = !build_id.is_empty() || !is_replaced();
+    let by_name = may_have_name.then(by_name).flatten();
     by_name.or_else(|| {
-        let file = mapped?.open().ok()?;
+        let file = mapped.as_ref()?.open().ok()?;
         open(&PathBuf::from(format!(
             "/proc/self/fd/{}",
             file.as_raw_fd()

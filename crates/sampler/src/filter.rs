@@ -120,10 +120,10 @@ impl Filter {
     fn map_module(&mut self, pid: u32, mapping: &Mapping, build_id: &[u8]) {
         let key = (mapping.path.clone(), build_id.to_vec());
         let found = self.files.entry(key).or_insert_with(|| {
-            let is_told_apart = !build_id.is_empty();
-            let file = module_file(pid, mapping.begin, &mapping.path, is_told_apart, |path| {
+            let file = module_file(pid, mapping.begin, &mapping.path, build_id, |path| {
                 let file = ElfFile::open(path).ok()?;
-                (!is_told_apart || file.build_id_bytes() == build_id).then_some(file)
+                let is_same = build_id.is_empty() || file.build_id_bytes() == build_id;
+                is_same.then_some(file)
             })?;
             let mut symbols = file.data_symbols();
             symbols.retain(|symbol| {

@@ -238,10 +238,17 @@ impl Steps {
                 fs::copy(file.path(), self.folder.join(file.file_name()))?;
             }
         }
-        let mut shell = Command::new("sh");
-        shell.args(["-e", "-c", script]).current_dir(&self.folder);
-        shell.envs(THREADS.map(|name| (name, "4")));
+        let mut shell = self.command(Path::new("sh"));
+        shell.args(["-e", "-c", script]);
         output(shell).map(drop)
+    }
+
+    /// A command in the folder, with four threads.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.folder);
+        command.envs(THREADS.map(|name| (name, "4")));
+        command
     }
 
     fn record(&self, options: &[&str], name: &str, command: &str) -> io::Result<()> {
@@ -256,9 +263,8 @@ impl Steps {
 
     /// Runs `nearpage` and returns its standard output.
     fn run(&self, arguments: &[&str]) -> io::Result<String> {
-        let mut command = Command::new(&self.nearpage);
-        command.args(arguments).current_dir(&self.folder);
-        command.envs(THREADS.map(|name| (name, "4")));
+        let mut command = self.command(&self.nearpage);
+        command.args(arguments);
         output(command)
     }
 }

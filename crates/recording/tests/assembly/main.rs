@@ -265,22 +265,13 @@ fn a_block_that_is_handed_on_has_the_records_of_two_threads() {
         exit(20, 1),
         fork(30, 100, 102, 2, 100),
     ]);
-    let mut block = Block::of(101)
+    let block = Block::of(101)
         .thread(11, 0x10_0010, 1)
         .allocate(12, 0xa000, 64, 0)
-        .thread_ends(19);
-    let first = std::mem::replace(&mut block.tid, 102);
-    let mut bytes = block
-        .thread(31, 0x10_0020, 2)
-        .allocate(32, 0xb000, 64, 0)
-        .bytes();
-    bytes[4..8].copy_from_slice(&first.to_le_bytes());
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path().join("recording");
-    let log = record(&folder, &events, &[]);
-    segment(&log.allocation_log_folder(), 100, 4, &[bytes]);
-    drop(log);
-    let recording = Recording::open(&folder).unwrap();
+        .thread_ends(19)
+        .record(Kind::Thread, 102, &[31, 0x10_0020, 2, 0, 0, 0, 0, 1])
+        .allocate(32, 0xb000, 64, 0);
+    let recording = open(&events, &[], &[(100, 4, vec![block])]);
     assert_eq!(recording.metadata.damaged_blocks, 0);
     let owners: Vec<_> = of_kind(&recording, ObjectKind::Heap)
         .iter()

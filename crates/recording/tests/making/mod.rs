@@ -112,7 +112,7 @@ pub fn record(folder: &Path, events: &[Event], accesses: &[Access]) -> LogWriter
 
 /// Records of one thread's block, as the preload library writes them.
 pub struct Block {
-    pub tid: u32,
+    tid: u32,
     words: Vec<u64>,
 }
 
