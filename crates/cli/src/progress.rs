@@ -3,10 +3,10 @@
 
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, spawn};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nearpage_amount::counted;
@@ -26,12 +26,35 @@ const PERIOD_OF_LOGS: Duration = Duration::from_secs(10);
 /// Shows the work and its elapsed time until dropped.
 pub struct Progress {
     bar: ProgressBar,
+    pace: Mutex<Pace>,
     end: Option<Sender<()>>,
     line: Option<JoinHandle<()>>,
 }
 
 /// Updates a bar before its line is shown.
-type Update = Box<dyn Fn(&ProgressBar) + Send>;
+type Update = Box<dyn FnMut(&ProgressBar) + Send>;
+
+/// When counted work began, and how much was done then.
+struct Pace {
+    began: Option<(Instant, u64)>,
+}
+
+impl Pace {
+    /// Of work that is counted from its beginning.
+    fn from_now() -> Self {
+        Self {
+            began: Some((Instant::now(), 0)),
+        }
+    }
+
+    /// Time that the rest takes, if it goes on as the counted work did; none as long as nothing has been counted.
+    fn left(&mut self, done: u64, of_all: u64) -> Option<Duration> {
+        let (at, before) = *self.began.get_or_insert((Instant::now(), done));
+        let counted = done.checked_sub(before).filter(|&counted| counted > 0)?;
+        let share = of_all.saturating_sub(done) as f64 / counted as f64;
+        Some(at.elapsed().mul_f64(share))
+    }
+}
 
 impl Progress {
     /// Shows `doing` after "nearpage: ", such as "reading r.nearpage".
@@ -41,26 +64,29 @@ impl Progress {
 
     /// Like `new`; calls `done` for the share of finished work before each line.
     pub fn following(doing: String, done: impl Fn() -> (u64, u64) + Send + 'static) -> Self {
+        let mut pace = Pace::from_now();
         let update = move |bar: &ProgressBar| {
             let (done, of_all) = done();
-            set(bar, done, of_all);
+            set(bar, (done, of_all), "", pace.left(done, of_all));
         };
         let lines = lines(stderr().is_terminal());
         Self::begin(doing, Some(lines), Some(Box::new(update)))
     }
 
     /// Progress of deciding from a recording. A search of placements ends early if no placement is better, so the
-    /// remaining time is an upper bound.
+    /// remaining time is an upper bound. Steps are counted from the first one that is seen: what comes before takes
+    /// longer than any of them.
     pub fn deciding(folder: &Path, search: Arc<SearchProgress>) -> Self {
         let doing = format!("deciding for {}", folder.display());
         let update = {
             let doing = doing.clone();
+            let mut pace = Pace { began: None };
             move |bar: &ProgressBar| {
                 bar.set_message(printable(&in_search(&doing, search.replayed())));
                 let [steps, steps_max] = search.steps();
-                if steps > 0 {
-                    bar.set_prefix("at most ");
-                    set(bar, steps, steps_max);
+                if steps_max > 0 {
+                    let left = pace.left(steps, steps_max);
+                    set(bar, (steps, steps_max), "at most ", left);
                 }
             }
         };
@@ -81,14 +107,19 @@ impl Progress {
         bar.set_style(style("nearpage: {msg}, {elapsed}"));
         bar.set_message(printable(&doing));
         let Some((patience, period)) = lines else {
-            let (end, line) = (None, None);
-            return Self { bar, end, line };
+            return Self {
+                bar,
+                pace: Mutex::new(Pace::from_now()),
+                end: None,
+                line: None,
+            };
         };
         let (end, ended) = channel();
         let shown = bar.clone();
         let line = spawn(move || {
+            let mut update = update;
             each_period(&ended, patience, period, || {
-                if let Some(update) = &update {
+                if let Some(update) = &mut update {
                     update(&shown);
                 }
                 if stderr().is_terminal() {
@@ -104,6 +135,7 @@ impl Progress {
         });
         Self {
             bar,
+            pace: Mutex::new(Pace::from_now()),
             end: Some(end),
             line: Some(line),
         }
@@ -116,7 +148,8 @@ impl Progress {
 
     /// Sets the finished share of the work, in any unit.
     pub fn done(&self, done: u64, of_all: u64) {
-        set(&self.bar, done, of_all);
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        set(&self.bar, (done, of_all), "", pace.left(done, of_all));
     }
 }
 
@@ -144,11 +177,15 @@ fn in_search(doing: &str, replayed: u64) -> String {
     }
 }
 
-fn set(bar: &ProgressBar, done: u64, of_all: u64) {
+/// Shows `done`, a number and that of all, and after `bound` the time that is left, if it is known.
+fn set(bar: &ProgressBar, done: (u64, u64), bound: &str, left: Option<Duration>) {
+    let (done, of_all) = done;
     if bar.length() != Some(of_all) {
         bar.set_length(of_all);
-        bar.set_style(style("nearpage: {msg}, {percent} %, {prefix}{eta} left"));
+        bar.set_style(style("nearpage: {msg}, {percent} % in {elapsed}{prefix}"));
     }
+    let left = left.map(|left| format!(", {bound}{} s left", left.as_secs()));
+    bar.set_prefix(left.unwrap_or_default());
     bar.set_position(done);
 }
 
@@ -161,10 +198,9 @@ fn in_words(bar: &ProgressBar) -> String {
     let (doing, seconds) = (bar.message(), bar.elapsed().as_secs());
     match bar.length() {
         Some(all) if all > 0 => format!(
-            "{doing}, {} % in {seconds} s, {}{} s left",
+            "{doing}, {} % in {seconds} s{}",
             100 * bar.position() / all,
-            bar.prefix(),
-            bar.eta().as_secs()
+            bar.prefix()
         ),
         _ => format!("{doing}, {seconds} s"),
     }
@@ -189,11 +225,36 @@ mod tests {
         let words = in_search("deciding for r", 34);
         assert_eq!(words, "deciding for r, 34 placements replayed");
         let progress = Progress::beside_command(words);
-        progress.bar.set_prefix("at most ");
-        progress.done(6, 18);
+        set(&progress.bar, (6, 18), "at most ", None);
         let words = in_words(&progress.bar);
-        let begin = "deciding for r, 34 placements replayed, 33 % in 0 s, at most ";
-        assert!(words.starts_with(begin), "{words}");
+        assert_eq!(words, "deciding for r, 34 placements replayed, 33 % in 0 s");
+        set(
+            &progress.bar,
+            (6, 18),
+            "at most ",
+            Some(Duration::from_secs(200)),
+        );
+        let words = in_words(&progress.bar);
+        assert!(
+            words.ends_with("33 % in 0 s, at most 200 s left"),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn the_time_left_is_known_from_the_counted_work_alone() {
+        // Half of the work is done before it is counted, in a time that says nothing about the rest.
+        let mut pace = Pace { began: None };
+        assert_eq!(pace.left(50, 100), None);
+        assert_eq!(pace.left(50, 100), None);
+        let earlier = Instant::now() - Duration::from_secs(1);
+        let mut pace = Pace {
+            began: Some((earlier, 50)),
+        };
+        let left = pace.left(60, 100).expect("ten were counted");
+        assert!(left >= Duration::from_secs(4), "{left:?}");
+        assert_eq!(pace.left(100, 100), Some(Duration::ZERO));
+        assert_eq!(pace.left(40, 100), None);
     }
 
     #[test]
