@@ -109,6 +109,7 @@ fn tables(end_ns: u64) -> Tables {
                 order: number as u32,
                 module: None,
                 module_offset: 0,
+                same_memory_as: None,
             }
         };
     let mut objects: Vec<Object> = (0..ARRAYS)

@@ -98,6 +98,58 @@ int main(int count, char **words, char **environment) {
 #endif
 "#;
 
+/// Four processes read and write all of two segments of shared memory: one was mapped before they were forked, and each
+/// maps the other by itself. Each has private memory of the parent's, too. `share on` runs until it is killed.
+const SHARE: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#define BYTES (32u << 20)
+static char name[64];
+#define NAMED __attribute__((noinline)) static unsigned *
+NAMED map_shared(void) { return mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0); }
+NAMED map_private(void) { return mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
+NAMED map_segment(void) {
+    int file = shm_open(name, O_RDWR, 0600);
+    return mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+}
+static void use(int is_on, unsigned *inherited, unsigned *own_private) {
+    unsigned *segment = map_segment();
+    unsigned at = getpid();
+    while (is_on || clock() < CLOCKS_PER_SEC / 2)
+        for (int i = 0; i < 100000; i++) {
+            at = at * 1664525 + 1013904223;
+            unsigned cell = at / 4 % (BYTES / 4);
+            inherited[cell]++, segment[cell]++, own_private[cell]++;
+        }
+}
+int main(int count, char **words) {
+    sprintf(name, "/nearpage-share-%d", getpid());
+    int file = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    if (ftruncate(file, BYTES)) return 1;
+    unsigned *inherited = map_shared(), *own_private = map_private();
+    memset(inherited, 1, BYTES);
+    memset(own_private, 1, BYTES);
+    for (int process = 0; process < 4; process++)
+        if (!fork()) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            use(count > 1, inherited, own_private);
+            _exit(0);
+        }
+    if (count > 1) sleep(1);
+    shm_unlink(name);
+    close(open("ready", O_CREAT | O_WRONLY, 0644));
+    while (wait(0) > 0) {}
+}
+"#;
+
 /// Compiles [`WALK`] to a file of the case.
 fn compile(case: &Case, name: impl AsRef<Path>, options: &[&OsStr]) -> PathBuf {
     let source = case.write("walk.c", WALK);
@@ -317,4 +369,52 @@ fn a_program_that_was_replaced_while_it_ran_is_decoded_and_named() {
         running.record(&case).success();
         names(&case, "r", "in_program");
     }
+}
+
+/// Number of objects, and of the processes that share them, of the costliest objects of this name.
+fn sharing(report: &Value, name: &str) -> (u64, Option<u64>) {
+    let mut objects = report["objects"].as_array().expect("objects").iter();
+    let named = |object: &&Value| object["name"].as_str().expect("a name").contains(name);
+    let object = objects.find(named);
+    let object = object.unwrap_or_else(|| panic!("no {name}: {report:#}"));
+    let number = object["instances"].as_u64().expect("a number");
+    (number, object["sharing_processes"].as_u64())
+}
+
+/// Checks that there is one object of this name, of several processes. On a busy machine, one may have no sample.
+#[track_caller]
+fn is_shared(report: &Value, name: &str) {
+    let (number, processes) = sharing(report, name);
+    assert!(number == 1 && processes > Some(1), "{name}: {report:#}");
+}
+
+#[test]
+fn memory_that_processes_share_is_one_object_of_them_all() {
+    let case = Case::new("unusual_shared_memory");
+    let program = case.compile("share", SHARE, &[]);
+    let command = program.to_str().unwrap();
+    let options = ["record", "--source", "clock", "--rate", "997"];
+    case.nearpage(options.iter().chain(&["-o", "r", "--", command]))
+        .success();
+    let report = json(&case, &["report", "r", "--json"]);
+    is_shared(&report, "map_segment");
+    is_shared(&report, "map_shared");
+    assert_eq!(sharing(&report, "map_private").1, None);
+    // All four use all of the segment, so no node of four is right for it.
+    let plan = ["plan", "r", "--machine", "opteron-4", "--policy", "object"];
+    let plan = case
+        .nearpage(plan.iter().chain(&["-o", "plan.toml"]))
+        .success();
+    assert!(plan.stdout.contains("on 4 of 4 nodes"), "{plan}");
+    let text = case.read("plan.toml");
+    assert!(text.contains("placement = \"interleave\""), "{text}");
+    fs::remove_file(case.path("ready")).unwrap();
+    // Those that run already were forked before the recorder came.
+    let running = Running::start(&case, &program, &["on"]);
+    let pid = running.0.id().to_string();
+    let options = ["record", "--rate", "997", "--for", "2s", "-o", "attached"];
+    case.nearpage(options.iter().chain(&["-p", &pid])).success();
+    let report = json(&case, &["report", "attached", "--json"]);
+    is_shared(&report, "anonymous shared memory");
+    is_shared(&report, "nearpage-share");
 }

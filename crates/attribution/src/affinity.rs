@@ -1,7 +1,11 @@
 //! Result types of attribution.
 
+use std::collections::BTreeSet;
+
 use nearpage_machine::CpuId;
-use nearpage_recording::{CallSiteId, ModuleId, ObjectId, ObjectKind, SampleCounts, ThreadIndex};
+use nearpage_recording::{
+    CallSiteId, ModuleId, ObjectId, ObjectKind, SampleCounts, Thread, ThreadIndex,
+};
 
 use crate::Pattern;
 
@@ -147,6 +151,9 @@ pub struct ObjectGroup {
     pub instances: u64,
     /// The only object of this group, where a call site has a few large objects and their patterns differ.
     pub sibling: Option<ObjectId>,
+    /// Whether several processes have mapped the memory of an object of this group, so that threads of all of them
+    /// access it.
+    pub is_shared_memory: bool,
     /// Accessed instances by cost, descending, at most [`ObjectGroup::LISTED_INSTANCES_MAX`]. Of objects that share a
     /// group, only the 8,192 largest are followed and can be listed.
     pub listed_instances: Vec<ObjectId>,
@@ -187,7 +194,44 @@ pub struct InstanceUse {
 /// The main thread works beside a team if its accesses are at least this share of the team's mean per thread.
 const TEAM_MEMBER_SHARE_MIN: f64 = 0.5;
 
+impl ObjectGroup {
+    /// Number of processes that access the same memory; none for memory of one process.
+    pub fn sharing_processes(&self, threads: &[Thread]) -> Option<u64> {
+        let pid = |one: &(ThreadIndex, f64, f64, f64)| Some(threads.get(one.0.0 as usize)?.pid);
+        let pids: BTreeSet<u32> = self.threads.iter().filter_map(pid).collect();
+        (self.is_shared_memory && pids.len() > 1).then_some(pids.len() as u64)
+    }
+}
+
 impl Attribution {
+    /// The accesses that matter to where process `pid`'s pages should be: its own, and all to memory that it shares
+    /// with other processes. None if it shares none with a process that accesses it.
+    pub fn of_process(&self, pid: u32, threads: &[Thread]) -> Option<Self> {
+        let is_own = |thread: ThreadIndex| {
+            let thread = threads.get(thread.0 as usize);
+            thread.is_some_and(|thread| thread.pid == pid)
+        };
+        let is_shared = |group: &ObjectGroup| {
+            group.is_shared_memory && group.threads.iter().any(|one| is_own(one.0))
+        };
+        let mut users = self.objects.iter().filter(|group| is_shared(group));
+        if !users.any(|group| group.threads.iter().any(|one| !is_own(one.0))) {
+            return None;
+        }
+        let mut of_process = self.clone();
+        for group in &mut of_process.objects {
+            if !is_shared(group) {
+                group.threads.retain(|one| is_own(one.0));
+                group.uses.retain(|one| is_own(one.thread));
+                group.first_touches.retain(|touch| is_own(touch.1));
+                group.affinity.cells.retain(|cell| is_own(cell.thread));
+                let initialisation = &mut group.affinity.initialisation;
+                initialisation.retain(|cell| is_own(cell.thread));
+            }
+        }
+        Some(of_process)
+    }
+
     /// Threads of the team that a process's main thread works beside: the largest team without the main thread. None
     /// if the main thread merely starts threads. The objects' initialisation does not count.
     pub fn beside_main(&self, pid: u32) -> Option<&[ThreadIndex]> {

@@ -179,6 +179,7 @@ mod tests {
             order: 0,
             module: None,
             module_offset: 0,
+            same_memory_as: None,
             weight: 1.0,
         };
         CodeMap::new(mappings, &Lifetimes::new(&[object], &[0]))

@@ -51,6 +51,7 @@ impl ObjectIndex {
                 size_bytes: group.size_bytes,
                 instances: group.instances.round() as u64,
                 sibling: None,
+                is_shared_memory: group.is_shared_memory,
                 listed_instances: vec![ObjectId(group.first)],
                 loads: OperationTotals::default(),
                 stores: OperationTotals::default(),

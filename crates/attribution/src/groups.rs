@@ -26,6 +26,8 @@ pub(crate) struct Group {
     pub first: u32,
     /// Whether the group has no other object.
     pub is_only: bool,
+    /// Whether several processes have mapped an object of the group.
+    pub is_shared_memory: bool,
     /// Number of the call site's group, where this group has one of its few large objects.
     pub parent: Option<u32>,
 }
@@ -57,7 +59,7 @@ enum Key<'a> {
 impl Groups {
     pub fn new(objects: &[Object]) -> Groups {
         let mut sizes: FxHashMap<(ObjectKind, CallSiteId), (u64, u64)> = FxHashMap::default();
-        for object in objects {
+        for (_, object) in standing(objects) {
             if let Some(site) = object.call_site {
                 let (least, most) = sizes.entry((object.kind, site)).or_insert((u64::MAX, 0));
                 *least = object.size_bytes.max(1).min(*least);
@@ -66,8 +68,8 @@ impl Groups {
         }
         let mut numbers: FxHashMap<Key, u32> = FxHashMap::default();
         let mut groups: Vec<Group> = Vec::new();
-        let mut of_object = Vec::with_capacity(objects.len());
-        for (id, object) in objects.iter().enumerate() {
+        let mut of_object = vec![0; objects.len()];
+        for (id, object) in standing(objects) {
             let key = match (object.kind, object.call_site, object.module) {
                 (kind @ (ObjectKind::Heap | ObjectKind::Mapping), Some(site), _) => {
                     let (least, most) = sizes[&(kind, site)];
@@ -111,6 +113,7 @@ impl Groups {
                     instances: 0.0,
                     first: id as u32,
                     is_only: true,
+                    is_shared_memory: false,
                     parent: None,
                 });
                 groups.len() as u32 - 1
@@ -119,8 +122,9 @@ impl Groups {
             group.size_bytes = group.size_bytes.max(object.size_bytes);
             group.instances += f64::from(object.weight);
             group.is_only &= group.first == id as u32;
-            of_object.push(number);
+            of_object[id] = number;
         }
+        join(objects, &mut groups, &mut of_object);
         let followed = follow(objects, &groups, &of_object);
         Groups {
             groups,
@@ -133,11 +137,11 @@ impl Groups {
     pub fn with_siblings(objects: &[Object]) -> Groups {
         let mut all = Self::new(objects);
         let mut smallest: FxHashMap<u32, u64> = FxHashMap::default();
-        for (object, &group) in objects.iter().zip(&all.of_object) {
-            let least = smallest.entry(group).or_insert(u64::MAX);
+        for (id, object) in standing(objects) {
+            let least = smallest.entry(all.of_object[id]).or_insert(u64::MAX);
             *least = object.size_bytes.min(*least);
         }
-        for (id, object) in objects.iter().enumerate() {
+        for (id, object) in standing(objects) {
             let number = all.of_object[id];
             let group = &all.groups[number as usize];
             let is_one = matches!(group.name, ObjectName::CallSite(_))
@@ -156,6 +160,7 @@ impl Groups {
                 });
             }
         }
+        join(objects, &mut all.groups, &mut all.of_object);
         all.followed = follow(objects, &all.groups, &all.of_object);
         all
     }
@@ -167,9 +172,26 @@ impl Groups {
     }
 }
 
+/// Numbers and objects, without those for which the object of another process stands.
+fn standing(objects: &[Object]) -> impl Iterator<Item = (usize, &Object)> {
+    let numbered = objects.iter().enumerate();
+    numbered.filter(|(_, object)| object.same_memory_as.is_none())
+}
+
+/// Puts objects that are the same memory into one group.
+fn join(objects: &[Object], groups: &mut [Group], of_object: &mut [u32]) {
+    for (id, object) in objects.iter().enumerate() {
+        if let Some(same) = object.same_memory_as {
+            of_object[id] = of_object[same.0 as usize];
+            groups[of_object[id] as usize].is_shared_memory = true;
+        }
+    }
+}
+
 /// Bit set of the largest objects that share their group, or that have a parent group.
 fn follow(objects: &[Object], groups: &[Group], of_object: &[u32]) -> Vec<u64> {
-    let mut candidates: Vec<u32> = (0..objects.len() as u32)
+    let mut candidates: Vec<u32> = standing(objects)
+        .map(|(id, _)| id as u32)
         .filter(|&id| {
             let group = &groups[of_object[id as usize] as usize];
             (!group.is_only || group.parent.is_some())

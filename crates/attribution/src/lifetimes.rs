@@ -117,7 +117,7 @@ impl Process {
                 end: object.address.saturating_add(object.size_bytes),
                 base: object.address,
                 group: group_of[id as usize],
-                object: id,
+                object: object.same_memory_as.map_or(id, |same| same.0),
             };
             building.begin_object(object.kind, range, object.born_ns, object.died_ns);
         }
@@ -355,6 +355,7 @@ mod tests {
             order: 0,
             module: None,
             module_offset: 0,
+            same_memory_as: None,
         }
     }
 

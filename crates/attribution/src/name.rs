@@ -7,6 +7,17 @@ use rustc_hash::FxHashMap;
 use crate::function_name::brief_function;
 use crate::{ObjectGroup, ObjectName};
 
+/// The kernel's path of anonymous memory that was mapped as shared.
+const SHARED_ANONYMOUS: &str = "/dev/zero (deleted)";
+
+/// The name of a mapping of the file at `path`.
+fn mapping_name(path: &str) -> &str {
+    match path {
+        SHARED_ANONYMOUS => "anonymous shared memory",
+        path => file_name(path),
+    }
+}
+
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
@@ -241,7 +252,7 @@ impl<'a> Names<'a> {
             (ObjectKind::Static, _) if object.name.is_empty() => {
                 format!("{module}+{:#x}", object.module_offset)
             }
-            (ObjectKind::Mapping, _) => file_name(&object.name).to_owned(),
+            (ObjectKind::Mapping, _) => mapping_name(&object.name).to_owned(),
             (ObjectKind::Code, _) => format!("code of {}", file_name(&object.name)),
             (ObjectKind::Stack, _) => "stack".to_owned(),
             (ObjectKind::Tls, _) => "thread-local storage".to_owned(),
@@ -288,7 +299,7 @@ impl<'a> Names<'a> {
                 }
             }
             ObjectName::Other(name) if group.kind == ObjectKind::Mapping => {
-                file_name(name).to_owned()
+                mapping_name(name).to_owned()
             }
             ObjectName::Other(name) if group.kind == ObjectKind::Code => format!("code of {name}"),
             ObjectName::Other(name) => name.clone(),

@@ -172,6 +172,7 @@ fn object(
         size_bytes: group.size_bytes,
         instances: group.instances.round().max(1.0) as u64,
         sibling: group.parent.map(|_| ObjectId(group.first)),
+        is_shared_memory: group.is_shared_memory,
         listed_instances,
         loads: part.loads.totals(),
         stores: part.stores.totals(),

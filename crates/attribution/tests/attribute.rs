@@ -31,6 +31,7 @@ fn object(kind: ObjectKind, address: u64, size_bytes: u64, site: Option<u32>) ->
         order: 0,
         module: None,
         module_offset: 0,
+        same_memory_as: None,
     }
 }
 
@@ -310,6 +311,73 @@ fn pages_of_code_are_told_apart_and_are_nobodys_share() {
 /// `.bss` begins at its first symbol. Both were once one row with the section's size, and accesses between symbols
 /// counted for that symbol.
 #[test]
+fn memory_of_several_processes_is_one_object_with_the_threads_of_all() {
+    let mut tables = tables();
+    let own = tables.objects.len() as u32;
+    let segment = |pid: u32, address: u64, same_memory_as: Option<u32>| Object {
+        name: "/dev/shm/segment".to_owned(),
+        pid,
+        thread: None,
+        same_memory_as: same_memory_as.map(ObjectId),
+        ..object(ObjectKind::Mapping, address, 4 * MIB, None)
+    };
+    // Each process maps it elsewhere, and uses a share of its own.
+    let at = |pid: u64| 0x6000_0000_0000 + pid * 0x1000_0000;
+    tables.objects.push(segment(4, at(4), Some(own + 1)));
+    tables.objects.push(segment(1, at(1), None));
+    tables.objects.push(segment(2, at(2), Some(own + 1)));
+    tables.objects.push(segment(3, at(3), Some(own + 1)));
+    for pid in 1..=4 {
+        tables.threads[pid as usize - 1].pid = pid;
+    }
+    let mut batch = AccessBatch::default();
+    for step in 0..64 {
+        for thread in 0..4 {
+            let begin = at(u64::from(thread) + 1) + u64::from(thread) * MIB;
+            let address = begin + step * (MIB / 64);
+            batch.push(access(step, thread, address, AccessKind::Load));
+        }
+    }
+    let batches = [batch];
+    let attributed = |tables: &Tables| {
+        let options = Options::default();
+        let mut found = attributed_to(tables, &batches, &[], &options).unwrap();
+        found
+            .objects
+            .retain(|group| group.kind == ObjectKind::Mapping);
+        found
+    };
+    let found = attributed(&tables);
+    let [group] = &found.objects[..] else {
+        panic!("{:?}", found.objects)
+    };
+    assert_eq!((group.instances, group.is_shared_memory), (1, true));
+    assert_eq!(group.sharing_processes(&tables.threads), Some(4));
+    assert_eq!(group.listed_instances, [ObjectId(own + 1)]);
+    let threads: Vec<_> = group.threads.iter().map(|one| one.0.0).collect();
+    assert_eq!(threads, [0, 1, 2, 3]);
+    let owners = |page: u32| {
+        let cells = group.affinity.cells.iter();
+        let of_page = cells.filter(move |cell| cell.page == page);
+        of_page.map(|cell| cell.thread.0).collect::<Vec<_>>()
+    };
+    let share = (MIB / 4096) as u32;
+    for thread in 0..4 {
+        assert_eq!(owners(thread * share + share / 2), [thread]);
+    }
+    // Each process has its own accesses, and all to the segment.
+    let second = found.of_process(2, &tables.threads).unwrap();
+    assert_eq!(second.objects, found.objects);
+    // Without memory of several processes, nothing is left out.
+    for object in &mut tables.objects {
+        object.same_memory_as = None;
+    }
+    let apart = attributed(&tables);
+    assert_eq!(apart.objects[0].instances, 4);
+    assert_eq!(apart.of_process(2, &tables.threads), None);
+}
+
+#[test]
 fn a_section_is_not_the_symbol_that_it_begins_with() {
     const BSS: u64 = 0x6000_0000;
     let mut tables = tables();
@@ -321,6 +389,7 @@ fn a_section_is_not_the_symbol_that_it_begins_with() {
             name: name.to_owned(),
             module: Some(ModuleId(0)),
             module_offset: 0x4000,
+            same_memory_as: None,
             ..object(ObjectKind::Static, BSS, size_bytes, None)
         }));
     let mut batch = AccessBatch::default();

@@ -65,7 +65,10 @@ pub struct MapsLine {
     pub permissions: [u8; 4],
     /// Offset in the file at which the range begins, in bytes.
     pub file_offset: u64,
-    inode: u64,
+    /// Major and minor number of the file's device.
+    pub device: (u32, u32),
+    /// The file's number on its device; 0: no file.
+    pub inode: u64,
     /// A path, `[heap]`, `[anon:NAME]`…, or empty.
     pub path: Vec<u8>,
 }
@@ -80,7 +83,9 @@ impl MapsLine {
         let range = hexadecimal(begin)?..hexadecimal(end)?;
         let permissions = text()?.as_bytes().try_into().ok()?;
         let file_offset = hexadecimal(text()?)?;
-        let _device = text()?;
+        let (major, minor) = text()?.split_once(':')?;
+        let number = |digits| u32::from_str_radix(digits, 16).ok();
+        let device = (number(major)?, number(minor)?);
         let inode = text()?.parse().ok()?;
         let path = fields.next().unwrap_or_default();
         let spaces = path.iter().take_while(|byte| **byte == b' ').count();
@@ -88,6 +93,7 @@ impl MapsLine {
             range,
             permissions,
             file_offset,
+            device,
             inode,
             path: without_octal_newlines(&path[spaces..]),
         })

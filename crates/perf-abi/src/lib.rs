@@ -29,7 +29,7 @@ pub use attributes::{Attributes, branch, control_page, event, flag, ioctl, open,
 pub use bytes::{Bytes, u16_at, u32_at, u64_at};
 pub use data_src::DataSource;
 pub use sample::{Sample, fixed_offset, sample_type, trailer_bytes};
-pub use sideband::{AuxStretch, BuildId, Map, Sideband};
+pub use sideband::{AuxStretch, BuildId, FileId, Map, Sideband};
 
 /// Error for bytes that end before the record does, or that are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,9 @@ const AUX_COLLISION: u64 = 1 << 3;
 const EXECUTABLE: u32 = 5;
 const WRITABLE: u32 = 3;
 
+/// `MAP_SHARED`.
+const SHARED: u32 = 1;
+
 /// Longest text of a record; the kernel's paths are no longer.
 const TEXT_BYTES_MAX: usize = 4096;
 
@@ -58,10 +61,23 @@ pub struct Map<'a> {
     pub file_offset: u64,
     /// `PROT_…` bits.
     pub protection: u32,
+    /// Whether stores reach the file, and every process that maps it (`MAP_SHARED`).
+    pub is_shared: bool,
+    /// The file; none for private memory, and for records with a build id in place of the file.
+    pub file: Option<FileId>,
     /// The file's path, or a name such as `[heap]`.
     pub path: &'a [u8],
     /// Build id; empty if the record has none.
     pub build_id: BuildId,
+}
+
+/// A file of this machine, whatever its path. Anonymous memory that processes share is a file to the kernel, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// Major and minor number of the device.
+    pub device: (u32, u32),
+    /// Number on the device, not 0.
+    pub inode: u64,
 }
 
 /// A stretch of the AUX area.
@@ -134,6 +150,15 @@ impl fmt::Debug for BuildId {
     }
 }
 
+impl Map<'_> {
+    /// The file whose pages other processes may share: that of a shared mapping, or of one that cannot be written.
+    /// Writing to a private mapping replaces its pages by copies.
+    pub fn shared_file(&self) -> Option<FileId> {
+        self.file
+            .filter(|_| self.is_shared || self.protection & WRITABLE != WRITABLE)
+    }
+}
+
 impl<'a> Sideband<'a> {
     /// Parses a record's body, and ignores the trailer. `None` for a record of another type.
     pub fn parse(kind: u32, misc: u16, body: &'a [u8]) -> Result<Option<Self>, Malformed> {
@@ -195,9 +220,15 @@ impl<'a> Sideband<'a> {
                 append_halves(body, &[map.pid, map.pid]);
                 append_words(body, &[map.address, map.length, map.file_offset]);
                 // The build id takes the place of device, inode and generation.
-                body.extend([map.build_id.length, 0, 0, 0]);
-                body.extend(map.build_id.bytes);
-                append_halves(body, &[map.protection, 0]);
+                if let (Some(file), true) = (map.file, map.build_id.is_empty()) {
+                    append_halves(body, &[file.device.0, file.device.1]);
+                    append_words(body, &[file.inode, 0]);
+                } else {
+                    body.extend([map.build_id.length, 0, 0, 0]);
+                    body.extend(map.build_id.bytes);
+                }
+                let flags = if map.is_shared { SHARED } else { 0 };
+                append_halves(body, &[map.protection, flags]);
                 append_text(body, map.path);
             }
             Self::Name { pid, tid, name, .. } => {
@@ -233,8 +264,15 @@ fn parse_map(kind: u32, misc: u16, body: &[u8]) -> Result<Map<'_>, Malformed> {
         if misc & misc::MMAP_BUILD_ID != 0 {
             let length = usize::from(identity[0]).min(BuildId::BYTES_MAX);
             map.build_id = BuildId::new(&identity[4..4 + length]);
+        } else {
+            let file = FileId {
+                device: (u32_at(identity, 0)?, u32_at(identity, 4)?),
+                inode: u64_at(identity, 8)?,
+            };
+            map.file = (file.inode != 0).then_some(file);
         }
         map.protection = u32_at(body, 56)?;
+        map.is_shared = u32_at(body, 60)? & SHARED != 0;
         map.path = text(body, 64)?;
     } else {
         map.protection = match misc & misc::MMAP_DATA {
@@ -288,7 +326,16 @@ mod tests {
             file_offset: 3,
             protection: 5,
             path: b"/usr/lib/libx.so",
-            build_id: BuildId::default(),
+            ..Map::default()
+        };
+        let shared = Map {
+            is_shared: true,
+            file: Some(FileId {
+                device: (0, 1),
+                inode: 1 << 33,
+            }),
+            path: b"/dev/zero (deleted)",
+            ..map
         };
         for sideband in [
             Sideband::Fork {
@@ -312,6 +359,7 @@ mod tests {
                 build_id: BuildId::new(&[0xde, 0xad]),
                 ..map
             }),
+            Sideband::Map(shared),
         ] {
             let mut record = Vec::new();
             sideband.append(&mut record, &[7; 16]);

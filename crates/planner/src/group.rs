@@ -67,6 +67,13 @@ pub(crate) fn decide_group(
 ) -> Vec<Decision> {
     let (accesses, cost_share) = context.part(group);
     let counters = context.counters(group);
+    if context.is_of_processes(group) && policy != Policy::Interleave {
+        let placed = spread_over_processes(context, group);
+        let rule = "threads of several processes use it";
+        let decision =
+            placed.map(|placement| decided(context, group, subject.clone(), placement, rule));
+        return decision.into_iter().collect();
+    }
     let instances = match policy {
         Policy::Interleave => Instances::Together,
         _ => instances::of(context, group, parameters),
@@ -164,6 +171,19 @@ fn team_instances_decision(
         },
         ..decision
     })
+}
+
+/// The placement of memory that several processes share. A plan serves each process by itself, so no thread of another
+/// can be named: the pages are spread. Parts that have owners stay where first touch puts them if they are as local
+/// there.
+fn spread_over_processes(context: &Context, group: &ObjectGroup) -> Option<Placement> {
+    let placement = interleave::unless_users_share_a_node(context, group)?;
+    let resolved = ResolvedPlacement::new(&placement, context, group.size_bytes)?;
+    let spread = under_placement::<Tally>(context, group, &resolved).local_share();
+    // Owners are taken to have filled their parts, unless others were seen to.
+    let before =
+        under_first_touch::<Tally>(context, group).map_or(1.0, |tally| tally.local_share());
+    (group.pattern.is_shared() || spread > before).then_some(placement)
 }
 
 /// The placement of objects that are all treated alike, and the rule in words.

@@ -30,3 +30,41 @@ pub(crate) fn unless_users_share_a_node(
 pub(crate) fn everywhere() -> Placement {
     Placement::Interleave { nodes: Vec::new() }
 }
+
+/// Accesses that differ less than this between nodes count as even.
+const EVEN_DIFFERENCE_MAX: f64 = 0.25;
+/// Largest weight of a node, the most exact first.
+const WEIGHTS_MAX: [f64; 3] = [8.0, 4.0, 2.0];
+
+/// Interleaving with weights by the nodes' accesses; `None` if accesses come evenly from all nodes, or from one alone.
+/// Each node gets as many pages in turn as its weight says, and an object with fewer pages than all weights together
+/// would lie on the first nodes alone. So such an object gets smaller weights, or none.
+pub(crate) fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
+    let with_memory = context.machine.nodes_with_memory();
+    let mut by_node: Vec<(NodeId, f64)> = with_memory.iter().map(|&node| (node, 0.0)).collect();
+    for cell in &group.affinity.cells {
+        let reader = context.node_position(cell.thread);
+        let node = reader.and_then(|at| context.machine.nodes.get(at))?.id;
+        if let Some(entry) = by_node.iter_mut().find(|entry| entry.0 == node) {
+            entry.1 += cell.accesses();
+        }
+    }
+    let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
+    let least = by_node.iter().map(|node| node.1).fold(f64::MAX, f64::min);
+    if most <= 0.0 || least >= (1.0 - EVEN_DIFFERENCE_MAX) * most {
+        return None;
+    }
+    let pages = group.size_bytes / context.page_bytes;
+    let weights = |weight_max: f64| -> Vec<(NodeId, u32)> {
+        let by_node = by_node.iter();
+        by_node
+            .map(|&(node, count)| (node, (weight_max * count / most).round() as u32))
+            .filter(|node| node.1 > 0)
+            .collect()
+    };
+    let fits = |nodes: &Vec<(NodeId, u32)>| {
+        nodes.len() > 1 && nodes.iter().map(|node| u64::from(node.1)).sum::<u64>() <= pages
+    };
+    let nodes = WEIGHTS_MAX.into_iter().map(weights).find(fits)?;
+    Some(Placement::Interleave { nodes })
+}

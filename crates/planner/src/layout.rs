@@ -7,6 +7,9 @@ use nearpage_machine::{CpuId, CpuList, Machine, NodeId, ThreadPlacement, thread_
 use nearpage_plan::ThreadLayout;
 use nearpage_recording::{Recording, Thread, ThreadIndex, ThreadPinning};
 
+/// Processes with a smaller share of a recording's accesses take no CPUs from others.
+const ACCESS_SHARE_MIN: f64 = 0.05;
+
 /// Share of a thread's accesses that come from the node of its layout. A pinned thread makes nearly all of its accesses
 /// there, except those before it was pinned.
 const THERE_MIN: f64 = 0.9;
@@ -55,7 +58,7 @@ pub fn recorded_layout<'a>(
 ///
 /// Thread `k` of a team of `T` runs where [`thread_cpus`] puts it; a thread of no team runs where the first of its
 /// process does. A main thread that works beside a team runs as the team's next thread would: two busy threads on one
-/// CPU would take twice as long. A thread that counts as another thread runs where the other thread does. With
+/// CPU would take twice as long. For the same reason, processes that run at the same time take CPUs one after another. A thread that counts as another thread runs where the other thread does. With
 /// [`ThreadPlacement::None`] a thread stays on the node where it was seen most, if the machine has that CPU.
 pub fn thread_nodes(
     attribution: &Attribution,
@@ -79,13 +82,18 @@ pub fn thread_nodes(
         .map_or(NodeId(0), |node| node.id);
     let first = node_of_share(0, 1).unwrap_or(fallback);
     let mut nodes = vec![first; threads.len().max(attribution.threads.len())];
+    let processes = SideBySide::of(attribution, threads);
     for team in attribution.teams.iter().filter(|team| !team.is_joined) {
         let beside = match team.is_main_alone() {
             true => attribution.beside_main(team.pid),
             false => None,
         };
-        let before = beside.map_or(0, <[ThreadIndex]>::len);
-        let cpus = thread_cpus(machine, before + team.threads.len(), pinned, allowed);
+        let beside = beside.map_or(0, <[ThreadIndex]>::len);
+        let (before, count) = match processes.first.get(&team.pid) {
+            Some(first) => (first + beside, processes.count),
+            None => (beside, beside + team.threads.len()),
+        };
+        let cpus = thread_cpus(machine, count, pinned, allowed);
         let cpus = &cpus[before.min(cpus.len())..];
         for (thread, &cpu) in team.threads.iter().zip(cpus) {
             if let (Some(slot), Some(node)) =
@@ -107,6 +115,66 @@ pub fn thread_nodes(
         nodes[at] = nodes[first.0 as usize];
     }
     nodes
+}
+
+/// Processes that run at the same time, as one row of threads.
+#[derive(Default)]
+struct SideBySide {
+    /// Position of each process's first thread in the row; empty if there are no several processes.
+    first: BTreeMap<u32, usize>,
+    /// Threads in the row.
+    count: usize,
+}
+
+impl SideBySide {
+    /// Each process takes the first places that are free while it runs. Processes with little of the accesses take
+    /// none: a shell that waits for its program, for example.
+    fn of(attribution: &Attribution, threads: &[Thread]) -> Self {
+        // Begin, end and accesses by process.
+        let mut processes: BTreeMap<u32, (u64, u64, f64)> = BTreeMap::new();
+        for (thread, totals) in threads.iter().zip(&attribution.threads) {
+            let accesses: f64 = totals.cpus.iter().map(|cpu| cpu.1).sum();
+            let process = processes.entry(thread.pid).or_insert((u64::MAX, 0, 0.0));
+            process.0 = process.0.min(thread.born_ns);
+            process.1 = process.1.max(thread.died_ns);
+            process.2 += accesses;
+        }
+        let all: f64 = processes.values().map(|process| process.2).sum();
+        processes.retain(|_, process| process.2 >= ACCESS_SHARE_MIN * all);
+        let mut by_begin: Vec<(u32, (u64, u64, f64))> = processes.into_iter().collect();
+        by_begin.sort_by_key(|(pid, process)| (process.0, *pid));
+        let mut row = Self::default();
+        // End of the process at each place.
+        let mut taken_until_ns: Vec<u64> = Vec::new();
+        for (pid, (begin_ns, end_ns, _)) in by_begin {
+            let width = width(attribution, pid);
+            let is_free = |place: usize| {
+                let mut places = taken_until_ns.iter().skip(place).take(width);
+                places.all(|until| *until <= begin_ns)
+            };
+            let first = (0..taken_until_ns.len()).find(|&place| is_free(place));
+            let first = first.unwrap_or(taken_until_ns.len());
+            taken_until_ns.resize(taken_until_ns.len().max(first + width), 0);
+            taken_until_ns[first..first + width].fill(end_ns);
+            row.first.insert(pid, first);
+        }
+        row.count = taken_until_ns.len();
+        match row.first.values().any(|first| *first > 0) {
+            true => row,
+            false => Self::default(),
+        }
+    }
+}
+
+/// Threads of a process that run at the same time: those of its largest team, and a main thread beside them.
+fn width(attribution: &Attribution, pid: u32) -> usize {
+    let teams = attribution.teams.iter();
+    let teams = teams.filter(|team| team.pid == pid && !team.is_joined);
+    let widths = teams.map(|team| match team.is_main_alone() {
+        true => 1 + attribution.beside_main(pid).map_or(0, <[_]>::len),
+        false => team.threads.len(),
+    });
+    widths.max().unwrap_or(1).max(1)
 }
 
 /// True if the machine has the CPUs that the recording's threads ran on, on the same nodes.

@@ -1,6 +1,8 @@
 //! The places that a page can be near to: nodes, or threads on a machine of one node.
 
-use nearpage_attribution::Cell;
+use std::collections::BTreeSet;
+
+use nearpage_attribution::{Attribution, Cell};
 use nearpage_machine::{Machine, NodeId};
 use nearpage_recording::{Thread, ThreadIndex};
 
@@ -8,7 +10,7 @@ use nearpage_recording::{Thread, ThreadIndex};
 /// would leave nothing to decide, and the plan could not serve another machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    /// Place of each thread, by [`ThreadIndex`]; none for threads of other processes.
+    /// Place of each thread, by [`ThreadIndex`]; none for threads that do not matter.
     of_thread: Vec<Option<usize>>,
     kind: Kind,
     /// Whether a page can be put at each place.
@@ -26,14 +28,29 @@ enum Kind {
 }
 
 impl Places {
-    /// The places of process `pid`'s threads.
-    pub fn new(machine: &Machine, thread_nodes: &[NodeId], threads: &[Thread], pid: u32) -> Self {
-        let ours = |thread: usize| threads.get(thread).is_some_and(|thread| thread.pid == pid);
+    /// The places of process `pid`'s threads, and of other processes' threads that access memory which it shares.
+    /// `attribution` is the process's ([`Attribution::of_process`]) if there are any.
+    pub fn new(
+        machine: &Machine,
+        thread_nodes: &[NodeId],
+        threads: &[Thread],
+        attribution: &Attribution,
+        pid: u32,
+    ) -> Self {
+        let shared = attribution.objects.iter();
+        let shared = shared.filter(|group| group.is_shared_memory);
+        let users: BTreeSet<usize> = shared
+            .flat_map(|group| &group.threads)
+            .map(|one| one.0.0 as usize)
+            .collect();
+        let matters = |thread: usize| {
+            threads.get(thread).is_some_and(|known| known.pid == pid) || users.contains(&thread)
+        };
         let count = thread_nodes.len();
         if machine.nodes.len() == 1 {
             return Self {
                 of_thread: (0..count)
-                    .map(|thread| ours(thread).then_some(thread))
+                    .map(|thread| matters(thread).then_some(thread))
                     .collect(),
                 kind: Kind::Threads,
                 holds: vec![true; count],
@@ -44,7 +61,7 @@ impl Places {
             of_thread: thread_nodes
                 .iter()
                 .enumerate()
-                .map(|(thread, &node)| ours(thread).then(|| machine.position(node)).flatten())
+                .map(|(thread, &node)| matters(thread).then(|| machine.position(node)).flatten())
                 .collect(),
             kind: Kind::Nodes {
                 ids: machine.node_ids(),
@@ -58,12 +75,12 @@ impl Places {
         }
     }
 
-    /// The place where a thread runs; none for threads of other processes.
+    /// The place where a thread runs; none for threads that do not matter.
     pub fn of(&self, thread: ThreadIndex) -> Option<usize> {
         self.of_thread.get(thread.0 as usize).copied().flatten()
     }
 
-    /// True for threads of the process that is being decided for.
+    /// True for threads of the process that is being decided for, and for others that access memory which it shares.
     pub fn knows(&self, thread: ThreadIndex) -> bool {
         self.of(thread).is_some()
     }

@@ -85,7 +85,7 @@ pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<
     let main = || {
         threads
             .clone()
-            .find(|(thread, index)| thread.order == 0 && context.places.knows(ThreadIndex(*index)))
+            .find(|(thread, index)| thread.order == 0 && context.is_own(ThreadIndex(*index)))
     };
     let any = || {
         group

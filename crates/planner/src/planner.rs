@@ -33,6 +33,9 @@ pub struct Planner<'a> {
     recording: &'a Recording,
     /// The accesses, with the weights of few heavy samples evened out.
     attribution: Cow<'a, Attribution>,
+    /// Programs with their processes, the costliest first, and the accesses that matter to each if these are not its
+    /// own alone.
+    programs: Vec<(u32, Program, Option<Attribution>)>,
     names: Names<'a>,
     machine: &'a Machine,
     assumed: Option<Assumed>,
@@ -83,8 +86,18 @@ impl<'a> Planner<'a> {
         let used = (0..nodes.len()).filter(|&at| ran(at));
         let used: BTreeSet<NodeId> = used.map(|at| nodes[at]).collect();
         let with_cpus = machine.nodes.iter().filter(|node| !node.cpus.is_empty());
+        let programs = Programs {
+            attribution: &attribution,
+            tables: &recording.tables,
+            metadata: &recording.metadata,
+        };
+        let with_accesses = |(pid, program)| {
+            let own = attribution.of_process(pid, &recording.tables.threads);
+            (pid, program, own)
+        };
         Self {
             recording,
+            programs: programs.find().into_iter().map(with_accesses).collect(),
             names: Names::new(&recording.tables, &attribution.objects),
             machine,
             assumed: machine.with_assumed_bandwidth(),
@@ -136,26 +149,21 @@ impl<'a> Planner<'a> {
     /// # Errors
     /// [`Error::NoThreads`].
     pub fn programs(&self) -> Result<Vec<Input<'_>>, Error> {
-        let programs = Programs {
-            attribution: &self.attribution,
-            tables: &self.recording.tables,
-            metadata: &self.recording.metadata,
-        };
-        let found = programs.find();
-        if found.is_empty() {
+        if self.programs.is_empty() {
             return Err(Error::NoThreads(self.recording.folder.clone()));
         }
-        let input = |(pid, program): (u32, Program)| Input {
-            attribution: &self.attribution,
+        let programs = self.programs.iter();
+        let inputs = programs.map(|(pid, program, own)| Input {
+            attribution: own.as_ref().unwrap_or(&self.attribution),
             tables: &self.recording.tables,
             names: &self.names,
             machine: self.machine,
             thread_nodes: &self.nodes,
-            pid,
-            program,
+            pid: *pid,
+            program: program.clone(),
             page_bytes: self.machine.page_bytes,
-        };
-        Ok(found.into_iter().map(input).collect())
+        });
+        Ok(inputs.collect())
     }
 
     /// The machine on which times are predicted, with assumptions where figures are unknown.

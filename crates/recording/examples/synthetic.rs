@@ -247,6 +247,7 @@ impl Synthetic {
             order: order as u32,
             module: None,
             module_offset: 0,
+            same_memory_as: None,
         }
     }
 

@@ -7,6 +7,7 @@ mod call_sites;
 mod heap;
 mod images;
 mod modules;
+mod same_memory;
 mod standard_threads;
 mod statics;
 mod threads;
@@ -140,6 +141,7 @@ pub(crate) fn assemble(
         attached,
     };
     areas.objects(&events, &mut objects);
+    same_memory::join(&spaces, &mut objects);
 
     let mut first_touches = log.first_touches.clone();
     first_touches.sort_by_key(|touch| touch.time_ns);

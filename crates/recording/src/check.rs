@@ -7,7 +7,8 @@ use crate::storage::trace::PAGES_FILE;
 use crate::storage::{first_touches, modules, objects, threads};
 use crate::trace::PageRow;
 use crate::{
-    AccessBatch, Error, FirstTouch, Frame, ModuleId, ModuleMapping, Object, Tables, Thread,
+    AccessBatch, Error, FirstTouch, Frame, ModuleId, ModuleMapping, Object, ObjectKind, Tables,
+    Thread,
 };
 
 /// Why a row is impossible. The caller adds the row's number and table.
@@ -19,6 +20,7 @@ struct Lengths {
     threads: usize,
     modules: usize,
     call_sites: usize,
+    objects: usize,
 }
 
 impl Lengths {
@@ -27,6 +29,7 @@ impl Lengths {
             threads: tables.threads.len(),
             modules: tables.modules.len(),
             call_sites: tables.call_sites.len(),
+            objects: tables.objects.len(),
         }
     }
 
@@ -40,6 +43,7 @@ impl Lengths {
         thread
             .and_then(|number| missing("thread", number, self.threads))
             .or_else(|| missing("call site", site?, self.call_sites))
+            .or_else(|| missing("object", object.same_memory_as?.0, self.objects))
             .or_else(|| self.module(object.module))
             .or_else(|| beyond(object.address, object.size_bytes))
             .or_else(|| no_amount("weight", object.weight))
@@ -109,7 +113,7 @@ impl Tables {
     pub(crate) fn check(&self, folder: &Path) -> Result<(), Error> {
         let known = Lengths::of(self);
         table(folder, objects::FORMAT.file, &self.objects, |row| {
-            known.object(row)
+            known.object(row).or_else(|| self.other_memory(row))
         })?;
         table(
             folder,
@@ -126,6 +130,17 @@ impl Tables {
             &self.first_touches,
             |row| known.first_touch(row),
         )
+    }
+
+    /// Why the object that `object` names cannot be the same memory.
+    fn other_memory(&self, object: &Object) -> Fault {
+        let number = object.same_memory_as?.0;
+        let same = &self.objects[number as usize];
+        let stands_for_it = same.same_memory_as.is_none()
+            && same.pid != object.pid
+            && (same.kind, object.kind) == (ObjectKind::Mapping, ObjectKind::Mapping)
+            && same.size_bytes >= object.size_bytes;
+        (!stands_for_it).then(|| format!("object {number} is not the same memory"))
     }
 
     /// Checks the pages of a trace.

@@ -11,7 +11,7 @@ pub use writer::{Finished, LogWriter};
 /// First eight bytes of the file.
 pub(crate) const MAGIC: [u8; 8] = *b"NPRECLOG";
 /// Version of the layout above.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes before the first frame.
 pub(crate) const FILE_HEADER_BYTES: usize = 16;
 /// First four bytes of a frame.

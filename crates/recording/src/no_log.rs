@@ -234,6 +234,7 @@ mod tests {
             length: 0x1000,
             file_offset: 0,
             protection: 5,
+            shared: None,
             path: "/bin/a".to_owned(),
             build_id: String::new(),
         };

@@ -7,6 +7,7 @@ pub(crate) mod accesses;
 pub(crate) mod call_sites;
 pub(crate) mod checksums;
 pub(crate) mod columns;
+mod constant;
 mod file;
 pub(crate) mod first_touches;
 mod labelled;

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use nearpage_machine::CpuId;
+use nearpage_perf_abi::FileId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,9 @@ pub struct Object {
     pub module: Option<ModuleId>,
     /// Static: virtual address in the module's ELF file.
     pub module_offset: u64,
+    /// Mapping: the object of another process that is the same memory, byte for byte, and at least as large. It stands
+    /// for this one; it stands for itself.
+    pub same_memory_as: Option<ObjectId>,
 }
 
 impl Object {
@@ -293,6 +297,8 @@ pub enum Event {
         file_offset: u64,
         /// `PROT_…` bits.
         protection: u32,
+        /// File whose pages the mapping shares with other processes ([`nearpage_perf_abi::Map::shared_file`]).
+        shared: Option<FileId>,
         /// Path ([`nearpage_files::path_to_text`]), `//anon`, `[vdso]`, `[heap]`, `[stack]`.
         path: String,
         /// GNU build-id, lower-case hexadecimal; empty: none or not known.

@@ -8,7 +8,7 @@ use std::path::Path;
 use making::{access, batch, fork, machine, map, metadata, name, record};
 use nearpage_machine::CpuId;
 use nearpage_recording::{
-    Access, CallSiteId, Error, FirstTouch, ModuleId, Recording, Tables, ThreadIndex,
+    Access, CallSiteId, Error, FirstTouch, ModuleId, ObjectId, Recording, Tables, ThreadIndex,
 };
 
 fn fixture(name: &str) -> Recording {
@@ -53,6 +53,17 @@ fn numbers_out_of_range_name_their_table_and_row() {
         lie(&|tables| tables.objects[1].thread = Some(ThreadIndex(99))),
         &format!("objects.parquet: damaged: row 1: thread 99 where there are {threads};"),
     );
+    for (number, words) in [
+        (99_999, "object 99999 where there are"),
+        // An object of the same process, and not a mapping.
+        (0, "object 0 is not the same memory"),
+    ] {
+        let same = Some(ObjectId(number));
+        refused(
+            lie(&|tables| tables.objects[1].same_memory_as = same),
+            words,
+        );
+    }
     refused(
         lie(&|tables| tables.objects[0].call_site = Some(CallSiteId(u32::MAX))),
         &format!("objects.parquet: damaged: row 0: call site 4294967295 where there are {sites};"),

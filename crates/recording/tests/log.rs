@@ -316,6 +316,7 @@ fn any_event() -> impl Strategy<Value = Event> {
                     length,
                     file_offset,
                     protection,
+                    shared: None,
                     path,
                     build_id,
                 }

@@ -58,6 +58,7 @@ fn events_of(program: &Path, base: u64) -> [Event; 3] {
             length: (text.size_bytes | 0xfff) + 1,
             file_offset: text.file_offset & page,
             protection: 5,
+            shared: None,
             path: program.to_str().unwrap().into(),
             build_id: file.build_id(),
         },

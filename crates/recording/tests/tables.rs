@@ -81,6 +81,7 @@ fn tables() -> Tables {
         order: 3,
         module: None,
         module_offset: 0,
+        same_memory_as: None,
     };
     let symbol = Object {
         kind: ObjectKind::Static,
@@ -90,6 +91,7 @@ fn tables() -> Tables {
         thread: None,
         module: Some(ModuleId(0)),
         module_offset: 0x4000,
+        same_memory_as: None,
         ..object.clone()
     };
     let mapping = ModuleMapping {

@@ -81,6 +81,9 @@ struct Object<'a> {
     size_bytes: u64,
     /// Number of instances.
     instances: u64,
+    /// Number of processes that access the same memory; absent for memory of one process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sharing_processes: Option<u64>,
     /// Calls that allocated the object, innermost frame first.
     call_site: Vec<Call<'a>>,
     /// Accesses to the object.
@@ -376,14 +379,11 @@ fn object<'a>(
         kind: group.kind,
         size_bytes: group.size_bytes,
         instances: group.instances,
+        sharing_processes: group.sharing_processes(&tables.threads),
         call_site: frames.iter().map(|frame| call(tables, frame)).collect(),
         accesses: loads.count + stores.count,
         cost_ns: group.cost_ns(),
-        cost_share: if all_cost > 0.0 {
-            group.cost_ns() / all_cost
-        } else {
-            0.0
-        },
+        cost_share: group.cost_ns() / all_cost.max(f64::MIN_POSITIVE),
         remote: loads.remote + stores.remote,
         loads,
         stores,

@@ -464,6 +464,9 @@ impl Page<'_> {
         for ((group, confidence), line) in groups.into_iter().zip(confidences).zip(lines) {
             let pattern = pattern_words(&group.pattern, &attribution.teams, &tables.threads);
             let mut parts: Vec<String> = pattern.split(", ").map(str::to_owned).collect();
+            if let Some(processes) = group.sharing_processes(&tables.threads) {
+                parts.push(format!("shared by {}", counted(processes, "process")));
+            }
             if let Some(unsure) = confidence.filter(|one| !one.is_sure()) {
                 parts.push(format!("not sure ({})", counted(unsure.samples, "sample")));
             }

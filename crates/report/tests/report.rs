@@ -60,6 +60,7 @@ fn tables() -> Tables {
         order: 0,
         module: Some(ModuleId(0)),
         module_offset: 0x4000,
+        same_memory_as: None,
     };
     Tables {
         objects: vec![symbol],
@@ -128,6 +129,7 @@ fn group(
         first_touches: vec![],
         uses: vec![],
         sibling: None,
+        is_shared_memory: false,
         pattern,
     }
 }

@@ -189,6 +189,7 @@ mod tests {
             end,
             file_offset: 0,
             protection: 3,
+            shared: None,
             path: path.to_owned(),
         }
     }

@@ -356,6 +356,7 @@ impl Follower {
             end: map.address.saturating_add(map.length),
             file_offset: map.file_offset,
             protection: map.protection,
+            shared: map.shared_file(),
             path: path_to_text(map.path),
         };
         match self.discovery.take() {
@@ -393,6 +394,7 @@ impl Follower {
             length,
             file_offset: mapping.file_offset,
             protection: mapping.protection,
+            shared: mapping.shared,
             path: mapping.path.clone(),
             build_id: build_id.iter().map(|byte| format!("{byte:02x}")).collect(),
         });

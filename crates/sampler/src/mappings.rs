@@ -119,6 +119,7 @@ mod tests {
             end,
             file_offset: if path.starts_with('/') { 0x1000 } else { 0 },
             protection,
+            shared: None,
             path: path.to_owned(),
         }
     }

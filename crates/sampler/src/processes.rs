@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nearpage_files::{
     MappedFile, MapsLine, living_thread, memory_folder, path_from_text, path_inside, path_to_text,
 };
+use nearpage_perf_abi::{FileId, Map};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// `/proc`, or a substitute in tests.
@@ -69,6 +70,8 @@ pub(crate) struct Mapping {
     pub file_offset: u64,
     /// `PROT_…` bits.
     pub protection: u32,
+    /// The file whose pages the mapping shares with other processes.
+    pub shared: Option<FileId>,
     /// The path as in the kernel's records: a file, `[heap]`, `[anon:NAME]`…; `//anon` for lines without a path. Paths
     /// that are not UTF-8 are encoded by [`nearpage_files::path_to_text`].
     pub path: String,
@@ -96,11 +99,23 @@ impl Mapping {
         let bits = bits
             .iter()
             .filter(|(letter, _)| line.permissions.contains(letter));
+        let protection = bits.fold(0, |all, (_, bit)| all | *bit as u32);
+        let file = FileId {
+            device: line.device,
+            inode: line.inode,
+        };
+        let map = Map {
+            protection,
+            is_shared: line.permissions.contains(&b's'),
+            file: (line.inode != 0).then_some(file),
+            ..Map::default()
+        };
         (!line.range.is_empty()).then(|| Self {
             begin: line.range.start,
             end: line.range.end,
             file_offset: line.file_offset,
-            protection: bits.fold(0, |all, (_, bit)| all | *bit as u32),
+            protection,
+            shared: map.shared_file(),
             path: match line.path.as_slice() {
                 b"" => "//anon".to_owned(),
                 path => path_to_text(path),

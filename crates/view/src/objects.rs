@@ -347,6 +347,7 @@ mod tests {
             ],
             uses: vec![],
             sibling: None,
+            is_shared_memory: false,
             pattern: Pattern::Mixed,
         }
     }

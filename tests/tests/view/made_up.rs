@@ -79,6 +79,7 @@ pub fn recording_of_objects(folder: &Path, machine: &Machine, count: u64) {
         order: 0,
         module: Some(ModuleId(0)),
         module_offset: number * PAGE,
+        same_memory_as: None,
     });
     let tables = Tables {
         objects: objects.collect(),
@@ -174,6 +175,7 @@ fn recording_of(
         order: 0,
         module: (kind == ObjectKind::Static).then_some(ModuleId(0)),
         module_offset: address - TEXT.min(address),
+        same_memory_as: None,
     };
     let (program, [smooth, exchange]) = program(folder);
     let mapping = |module, address| ModuleMapping {

@@ -19,6 +19,7 @@ fn attribution(affinity: Affinity, size_bytes: u64, threads: u32) -> Attribution
         size_bytes,
         instances: 1,
         sibling: None,
+        is_shared_memory: false,
         listed_instances: vec![ObjectId(0)],
         loads: OperationTotals {
             count: 1.0,

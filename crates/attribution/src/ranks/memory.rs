@@ -122,6 +122,7 @@ mod tests {
             order: 0,
             module: None,
             module_offset: 0,
+            same_memory_as: None,
         }
     }
 

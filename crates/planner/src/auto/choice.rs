@@ -2,7 +2,6 @@
 
 use nearpage_amount::percent;
 use nearpage_attribution::{Cell, ObjectGroup, Pattern};
-use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
 
 use crate::affinity::{self, Equation};
@@ -196,6 +195,15 @@ pub(super) fn choices(
         }
     };
     let by = |policy| decide_group(policy, context, group, subject, parameters);
+    if context.is_of_processes(group) {
+        offer(Kind::Pattern, by(Policy::Object));
+        for (kind, placement, rule) in spread_choices(context, group) {
+            let decision = placement
+                .map(|placement| decided(context, group, subject.clone(), placement, &rule));
+            offer(kind, decision.into_iter().collect());
+        }
+        return choices;
+    }
     let by_object = by(Policy::Object);
     // Pages without a pattern are placed one by one, which takes more samples.
     let is_by_rule = |one: &Decision| matches!(one.placement, Placement::Parts { .. });
@@ -256,7 +264,7 @@ fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -
 fn together_choices(
     context: &Context,
     group: &ObjectGroup,
-) -> [(Kind, Option<Placement>, String); 5] {
+) -> impl Iterator<Item = (Kind, Option<Placement>, String)> {
     let segments = affinity::by_segments(context, group, Equation::HopSensitive);
     let (segments, parts) =
         segments.map_or((None, 0), |(placement, parts)| (Some(placement), parts));
@@ -278,6 +286,17 @@ fn together_choices(
             dominant(context, group).map(Placement::Whole),
             "all of it near the thread that uses it most".to_owned(),
         ),
+    ]
+    .into_iter()
+    .chain(spread_choices(context, group))
+}
+
+/// The placements that name no thread, with the rules in words.
+fn spread_choices(
+    context: &Context,
+    group: &ObjectGroup,
+) -> [(Kind, Option<Placement>, String); 2] {
+    [
         (
             Kind::Interleave,
             Some(interleave::everywhere()),
@@ -285,7 +304,7 @@ fn together_choices(
         ),
         (
             Kind::Weighted,
-            weighted(context, group),
+            interleave::weighted(context, group),
             "over the nodes as its users are spread".to_owned(),
         ),
     ]
@@ -383,44 +402,6 @@ fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
         return None;
     }
     context.owner(most)
-}
-
-/// Accesses that differ less than this between nodes count as even.
-const EVEN_DIFFERENCE_MAX: f64 = 0.25;
-/// Largest weight of a node, the most exact first.
-const WEIGHTS_MAX: [f64; 3] = [8.0, 4.0, 2.0];
-
-/// Interleaving with weights by the nodes' accesses; `None` if accesses come evenly from all nodes, or from one alone.
-/// Each node gets as many pages in turn as its weight says, and an object with fewer pages than all weights together
-/// would lie on the first nodes alone. So such an object gets smaller weights, or none.
-fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
-    let with_memory = context.machine.nodes_with_memory();
-    let mut by_node: Vec<(NodeId, f64)> = with_memory.iter().map(|&node| (node, 0.0)).collect();
-    for cell in cells(group) {
-        let reader = context.node_position(cell.thread);
-        let node = reader.and_then(|at| context.machine.nodes.get(at))?.id;
-        if let Some(entry) = by_node.iter_mut().find(|entry| entry.0 == node) {
-            entry.1 += cell.accesses();
-        }
-    }
-    let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
-    let least = by_node.iter().map(|node| node.1).fold(f64::MAX, f64::min);
-    if most <= 0.0 || least >= (1.0 - EVEN_DIFFERENCE_MAX) * most {
-        return None;
-    }
-    let pages = group.size_bytes / context.page_bytes;
-    let weights = |weight_max: f64| -> Vec<(NodeId, u32)> {
-        let by_node = by_node.iter();
-        by_node
-            .map(|&(node, count)| (node, (weight_max * count / most).round() as u32))
-            .filter(|node| node.1 > 0)
-            .collect()
-    };
-    let fits = |nodes: &Vec<(NodeId, u32)>| {
-        nodes.len() > 1 && nodes.iter().map(|node| u64::from(node.1)).sum::<u64>() <= pages
-    };
-    let nodes = WEIGHTS_MAX.into_iter().map(weights).find(fits)?;
-    Some(Placement::Interleave { nodes })
 }
 
 /// The weight of a sample in the saving by chance. Patterns are found from samples regardless of their weights, so for

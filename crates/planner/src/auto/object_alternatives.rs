@@ -100,7 +100,12 @@ impl ObjectAlternatives {
             true => preferred(context, group, &choices, latency_ns, parameters),
             false => None,
         };
-        let mut choices = with_later(choices, group, starts(parameters, of_samples));
+        let starts = match context.is_of_processes(group) {
+            // A start of this process means nothing to the others.
+            true => &[],
+            false => starts(parameters, of_samples),
+        };
+        let mut choices = with_later(choices, group, starts);
         let resized = match parameters.same_input {
             true => (0..choices.len()).collect(),
             false => {

@@ -95,7 +95,7 @@ pub(super) fn filled_by_one<'a>(groups: &[&'a ObjectGroup]) -> Option<&'a Object
 /// The nodes with memory that threads of the process run on, if these are several, but not all.
 fn nodes_of_threads(context: &Context) -> Option<Vec<(NodeId, u32)>> {
     let threads = (0..context.thread_nodes.len() as u32).map(ThreadIndex);
-    let of_threads = threads.filter(|&thread| context.places.knows(thread));
+    let of_threads = threads.filter(|&thread| context.is_own(thread));
     let run_on: BTreeSet<NodeId> = of_threads
         .map(|thread| context.thread_nodes[thread.0 as usize])
         .collect();

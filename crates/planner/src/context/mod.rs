@@ -19,7 +19,8 @@ pub(crate) use first_touch::{FirstTouches, main_user};
 /// A program of a recording, with its threads laid out on a machine.
 #[derive(Clone, Debug)]
 pub struct Input<'a> {
-    /// Accesses of each thread to each object and page.
+    /// Accesses of each thread to each object and page. Accesses by other processes count only for memory that the
+    /// process shares with them ([`Attribution::of_process`]).
     pub attribution: &'a Attribution,
     /// The recording's threads, objects, call sites and modules.
     pub tables: &'a Tables,
@@ -104,6 +105,7 @@ impl<'a> Context<'a> {
                 input.machine,
                 input.thread_nodes,
                 &input.tables.threads,
+                input.attribution,
                 input.pid,
             ),
             teams,
@@ -182,6 +184,19 @@ impl<'a> Context<'a> {
             true => Cow::Owned(threads.iter().rev().copied().collect()),
             false => Cow::Borrowed(threads),
         })
+    }
+
+    /// Whether a thread belongs to the process.
+    pub fn is_own(&self, thread: ThreadIndex) -> bool {
+        let thread = self.tables.threads.get(thread.0 as usize);
+        thread.is_some_and(|thread| thread.pid == self.pid)
+    }
+
+    /// Whether threads of several processes access a group. Their threads have no names in a plan, which serves each
+    /// process by itself.
+    pub fn is_of_processes(&self, group: &ObjectGroup) -> bool {
+        let mut threads = group.threads.iter();
+        group.is_shared_memory && threads.any(|one| self.places.knows(one.0) && !self.is_own(one.0))
     }
 
     /// Position of the node that a thread of the process runs on.

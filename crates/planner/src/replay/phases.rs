@@ -345,7 +345,9 @@ fn attributed(
         marks: &marks,
         ..nearpage_attribution::Input::new(recording)
     };
-    let mut attribution = attribute(&windowed, &options)?;
+    let all = attribute(&windowed, &options)?;
+    let own = all.of_process(input.pid, &recording.tables.threads);
+    let mut attribution = own.unwrap_or(all);
     if time_ns.start > 0 {
         for group in &mut attribution.objects {
             group.first_touches.clear();
@@ -407,6 +409,7 @@ mod tests {
             first_touches: Vec::new(),
             uses: Vec::new(),
             sibling: None,
+            is_shared_memory: false,
             pattern: Pattern::Unknown,
         }]
     }

@@ -25,6 +25,7 @@ mod model;
 mod names;
 mod placements;
 mod predictions;
+mod processes;
 mod properties;
 mod quality;
 mod shapes;
@@ -172,6 +173,7 @@ impl Recording {
             first_touches: Vec::new(),
             uses: Vec::new(),
             sibling: None,
+            is_shared_memory: false,
             pattern,
         });
         self.attribution.objects.last_mut().expect("just added")
@@ -227,6 +229,7 @@ fn object(site: u32, thread: u32, order: u32, size_bytes: u64) -> Object {
         order,
         module: None,
         module_offset: 0,
+        same_memory_as: None,
     }
 }
 

@@ -242,6 +242,7 @@ pub fn object(kind: ObjectKind, address: u64, size_bytes: u64) -> Object {
         order: 0,
         module: None,
         module_offset: 0,
+        same_memory_as: None,
     }
 }
 

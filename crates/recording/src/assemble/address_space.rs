@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use nearpage_perf_abi::FileId;
 use rustc_hash::FxHashMap;
 
 use crate::{Event, ThreadIndex};
@@ -31,6 +32,8 @@ pub(super) struct Region {
     pub died_ns: u64,
     pub file_offset: u64,
     pub protection: u32,
+    /// The file whose pages the region shares with other processes.
+    pub shared: Option<FileId>,
     pub path: Arc<str>,
     pub build_id: Arc<str>,
 }
@@ -186,6 +189,7 @@ impl Replay {
                 length,
                 file_offset,
                 protection,
+                shared,
                 ref path,
                 ref build_id,
             } => {
@@ -197,6 +201,7 @@ impl Replay {
                     died_ns: u64::MAX,
                     file_offset,
                     protection,
+                    shared,
                     path: self.interned(path),
                     build_id: self.interned(build_id),
                 };

@@ -249,6 +249,7 @@ fn object(region: &Region, kind: ObjectKind, name: String) -> Object {
         order: 0,
         module: None,
         module_offset: 0,
+        same_memory_as: None,
     }
 }
 

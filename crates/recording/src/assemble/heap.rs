@@ -129,6 +129,7 @@ impl<'a> Heap<'a> {
                         order: record.order,
                         module: None,
                         module_offset: 0,
+                        same_memory_as: None,
                     });
                 }
             }
@@ -240,6 +241,7 @@ impl<'a> Heap<'a> {
             order,
             module: None,
             module_offset: 0,
+            same_memory_as: None,
         });
     }
 

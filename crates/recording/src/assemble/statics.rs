@@ -89,6 +89,7 @@ pub(super) fn objects(
             order: 0,
             module: Some(module),
             module_offset: piece.symbol.address,
+            same_memory_as: None,
         }));
     }
 }

@@ -202,6 +202,7 @@ mod tests {
             length: 0x1000,
             file_offset: 0,
             protection: 5,
+            shared: None,
             path: path.to_owned(),
             build_id: String::new(),
         }

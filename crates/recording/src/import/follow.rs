@@ -136,6 +136,7 @@ impl<'a> Follower<'a> {
             length: map.length,
             file_offset: map.file_offset,
             protection: map.protection,
+            shared: map.shared_file(),
             path: nearpage_files::path_to_text(map.path),
             build_id: map.build_id.to_string(),
         });

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 
 use nearpage_files::{bytes_of_text, bytes_to_text, readable};
 use nearpage_machine::CpuId;
-use nearpage_perf_abi::{BuildId, DataSource, Map, Sideband};
+use nearpage_perf_abi::{BuildId, DataSource, FileId, Map, Sideband};
 use rustc_hash::FxHashMap;
 
 use super::{EventKind, FileMetadata, Record, RecordBody, Sample};
@@ -399,6 +399,16 @@ fn seconds(word: &str) -> Option<u64> {
         .checked_add(fraction_ns)
 }
 
+/// Parses `MAJOR:MINOR` in hexadecimal, and an inode.
+fn file_id(device: &str, inode: &str) -> Option<FileId> {
+    let (major, minor) = device.split_once(':')?;
+    let number = |digits| u32::from_str_radix(digits, 16).ok();
+    Some(FileId {
+        device: (number(major)?, number(minor)?),
+        inode: inode.parse().ok().filter(|inode| *inode != 0)?,
+    })
+}
+
 /// Parses the text behind `PERF_RECORD_`.
 fn sideband(record: &str) -> Option<Sideband<'_>> {
     let threads = |text: &str, between: char| -> Option<(u32, u32)> {
@@ -419,6 +429,7 @@ fn sideband(record: &str) -> Option<Sideband<'_>> {
             let mut place = place.trim_start().strip_prefix("@ ")?.split_whitespace();
             let file_offset = hexadecimal(place.next()?)?;
             let identity = place.next().unwrap_or_default();
+            let file = file_id(identity, place.next().unwrap_or_default());
             let build_id = identity
                 .strip_prefix('<')
                 .and_then(|rest| rest.strip_suffix('>'));
@@ -430,6 +441,8 @@ fn sideband(record: &str) -> Option<Sideband<'_>> {
                 length: hexadecimal(length)?,
                 file_offset,
                 protection: bit('r', 1) | bit('w', 2) | bit('x', 4),
+                is_shared: permissions.contains('s'),
+                file,
                 path: path.trim_end().as_bytes(),
                 build_id: build_id
                     .and_then(BuildId::from_hexadecimal)

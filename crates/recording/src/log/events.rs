@@ -2,6 +2,7 @@
 //! UTF-8 bytes.
 
 use nearpage_machine::CpuId;
+use nearpage_perf_abi::FileId;
 
 use crate::{Event, SampleCounts, ThreadIndex};
 
@@ -13,6 +14,7 @@ const FIRST_TOUCH: u8 = 5;
 const COUNTS: u8 = 6;
 const LOST: u8 = 7;
 const UNMAP: u8 = 8;
+const MAP_SHARED: u8 = 9;
 
 /// Longest path in Linux.
 const PATH_BYTES_MAX: usize = 4096;
@@ -34,16 +36,20 @@ pub(super) fn encode(event: &Event, out: &mut Vec<u8>) {
             length,
             file_offset,
             protection,
+            shared,
             path,
             build_id,
         } => {
-            out.u8(MAP)
+            out.u8(if shared.is_some() { MAP_SHARED } else { MAP })
                 .u64(*time_ns)
                 .u32(*pid)
                 .u64(*address)
                 .u64(*length)
                 .u64(*file_offset)
                 .u32(*protection);
+            if let Some(file) = shared {
+                out.u32(file.device.0).u32(file.device.1).u64(file.inode);
+            }
             out.text(path).text(build_id);
         }
         Event::Name {
@@ -125,14 +131,22 @@ pub(super) fn encode(event: &Event, out: &mut Vec<u8>) {
 pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(Event)) -> Option<()> {
     let mut input = Decoder(bytes);
     while !input.0.is_empty() {
-        each(match input.u8()? {
-            MAP => Event::Map {
+        let tag = input.u8()?;
+        each(match tag {
+            MAP | MAP_SHARED => Event::Map {
                 time_ns: input.u64()?,
                 pid: input.u32()?,
                 address: input.u64()?,
                 length: input.u64()?,
                 file_offset: input.u64()?,
                 protection: input.u32()?,
+                shared: match tag {
+                    MAP => None,
+                    _ => Some(FileId {
+                        device: (input.u32()?, input.u32()?),
+                        inode: input.u64()?,
+                    }),
+                },
                 path: input.text(PATH_BYTES_MAX)?,
                 build_id: input.text(NAME_BYTES_MAX)?,
             },

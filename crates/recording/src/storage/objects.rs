@@ -5,7 +5,7 @@ use std::path::Path;
 use super::checksums::TableChecksums;
 use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
-use crate::{CallSiteId, Error, ModuleId, Object, ObjectKind, ThreadIndex};
+use crate::{CallSiteId, Error, ModuleId, Object, ObjectId, ObjectKind, ThreadIndex};
 
 pub(crate) const FORMAT: Format = Format {
     file: "objects.parquet",
@@ -24,6 +24,7 @@ pub(crate) const FORMAT: Format = Format {
         ("order", Kind::U32, Coding::Delta),
         ("module", Kind::OptionalU32, Coding::Dictionary),
         ("module_offset", Kind::U64, Coding::Plain),
+        ("same_memory_as", Kind::OptionalU32, Coding::Dictionary),
     ],
 };
 
@@ -48,6 +49,7 @@ pub(super) fn write(folder: &Path, objects: &[Object]) -> Result<Unfinished, Err
             Values::u32(objects().map(|object| object.order)),
             Values::optional_u32(objects().map(|object| object.module.map(|module| module.0))),
             Values::u64(objects().map(|object| object.module_offset)),
+            Values::optional_u32(objects().map(|object| object.same_memory_as.map(|same| same.0))),
         ]
     })
 }
@@ -61,7 +63,7 @@ pub(super) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Vec<Obje
         let (mut address, mut size_bytes, mut born_ns, mut died_ns) =
             (vec![], vec![], vec![], vec![]);
         let (mut weight, mut call_site, mut thread, mut order) = (vec![], vec![], vec![], vec![]);
-        let (mut module, mut module_offset) = (vec![], vec![]);
+        let (mut module, mut module_offset, mut same_memory_as) = (vec![], vec![], vec![]);
         group.code("kind", &mut kind, ObjectKind::from_number)?;
         group.text("name", &mut name)?;
         group.u32("pid", &mut pid, |pid| pid)?;
@@ -75,6 +77,7 @@ pub(super) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Vec<Obje
         group.u32("order", &mut order, |order| order)?;
         group.optional_u32("module", &mut module, ModuleId)?;
         group.u64("module_offset", &mut module_offset, |offset| offset)?;
+        group.optional_u32("same_memory_as", &mut same_memory_as, ObjectId)?;
         objects.extend(name.into_iter().enumerate().map(|(row, name)| Object {
             kind: kind[row],
             name,
@@ -89,6 +92,7 @@ pub(super) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Vec<Obje
             order: order[row],
             module: module[row],
             module_offset: module_offset[row],
+            same_memory_as: same_memory_as[row],
         }));
     }
     Ok(objects)

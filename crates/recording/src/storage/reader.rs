@@ -11,8 +11,10 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::file::statistics::Statistics;
+use parquet::schema::types::ColumnDescriptor;
 
 use super::checksums::{Checksums, TableChecksums};
+use super::constant::Constant;
 use super::file::{Format, VERSION_KEY};
 use super::section::Section;
 use crate::error::IoContext;
@@ -37,8 +39,8 @@ pub(super) struct TableReader {
     format: &'static Format,
     checksums: Checksums,
     metadata: ParquetMetaData,
-    /// Position in the file of each column of the format.
-    positions: Vec<usize>,
+    /// Position in the file of each column of the format; none for one of [`LATER_COLUMNS`] that the file lacks.
+    positions: Vec<Option<usize>>,
     /// Bytes of all texts that were read so far.
     text_bytes: AtomicU64,
 }
@@ -125,12 +127,15 @@ impl TableReader {
 /// Columns that earlier recordings have under another name: (name, earlier name).
 const EARLIER_NAMES: [(&str, &str); 1] = [("skid_bytes", "distance_bytes")];
 
+/// Columns that earlier recordings lack. All their values are null there.
+const LATER_COLUMNS: [&str; 1] = ["same_memory_as"];
+
 /// Checks the file's kind and version; returns the position of each column of `format`.
 fn positions(
     metadata: &ParquetMetaData,
     format: &Format,
     path: &Path,
-) -> Result<Vec<usize>, Error> {
+) -> Result<Vec<Option<usize>>, Error> {
     let metadata = metadata.file_metadata();
     let version = metadata.key_value_metadata().and_then(|pairs| {
         let pair = pairs.iter().find(|pair| pair.key == VERSION_KEY)?;
@@ -152,16 +157,20 @@ fn positions(
     let schema = metadata.schema_descr();
     let position = |(name, kind, _): &(&str, super::file::Kind, _)| {
         let is_named = |found: &str| found == *name || EARLIER_NAMES.contains(&(name, found));
-        let fits = |column: &Arc<parquet::schema::types::ColumnDescriptor>| {
+        let fits = |column: &Arc<ColumnDescriptor>| {
             is_named(column.name())
                 && column.physical_type() == kind.physical()
                 && column.max_def_level() == i16::from(kind.optional())
                 && column.max_rep_level() == 0
         };
         let position = schema.columns().iter().position(fits);
-        position.ok_or_else(|| {
-            Error::damaged(path, format!("column {name} is missing or of another type"))
-        })
+        let is_named = |column: &Arc<ColumnDescriptor>| column.name() == *name;
+        let is_later = LATER_COLUMNS.contains(name) && !schema.columns().iter().any(is_named);
+        if position.is_none() && !is_later {
+            let cause = format!("column {name} is missing or of another type");
+            return Err(Error::damaged(path, cause));
+        }
+        Ok(position)
     };
     format.columns.iter().map(position).collect()
 }
@@ -263,7 +272,11 @@ impl RowGroup<'_> {
         out: &mut Vec<Option<V>>,
         convert: impl Fn(&T::T) -> Option<V>,
     ) -> Result<(), Error> {
-        let (rows, position) = (self.rows(), self.position(name));
+        let rows = self.rows();
+        let Some(position) = self.optional_position(name) else {
+            out.extend(std::iter::repeat_n(None, rows));
+            return Ok(());
+        };
         let nulls = self
             .statistics(position)
             .and_then(|statistics| statistics.null_count_opt());
@@ -388,8 +401,14 @@ impl RowGroup<'_> {
         })
     }
 
-    /// Panics if the format has no such column, which would be a mistake in this crate.
+    /// Panics for one of [`LATER_COLUMNS`], which all are optional.
     fn position(&self, name: &str) -> usize {
+        let position = self.optional_position(name);
+        position.unwrap_or_else(|| panic!("column {name} may be missing"))
+    }
+
+    /// Panics if the format has no such column, which would be a mistake in this crate.
+    fn optional_position(&self, name: &str) -> Option<usize> {
         let column = self
             .table
             .format
@@ -420,53 +439,6 @@ impl RowGroup<'_> {
             &self.table.path,
             format!("column {name} has a value that means nothing"),
         )
-    }
-}
-
-/// Values that can be taken from a row group's statistics if all rows are equal.
-trait Constant: Sized {
-    fn constant(statistics: &Statistics) -> Option<Self>;
-}
-
-impl Constant for i32 {
-    fn constant(statistics: &Statistics) -> Option<Self> {
-        let Statistics::Int32(values) = statistics else {
-            return None;
-        };
-        values
-            .max_opt()
-            .filter(|max| values.min_opt() == Some(max))
-            .copied()
-    }
-}
-
-impl Constant for i64 {
-    fn constant(statistics: &Statistics) -> Option<Self> {
-        let Statistics::Int64(values) = statistics else {
-            return None;
-        };
-        values
-            .max_opt()
-            .filter(|max| values.min_opt() == Some(max))
-            .copied()
-    }
-}
-
-impl Constant for f32 {
-    fn constant(statistics: &Statistics) -> Option<Self> {
-        let Statistics::Float(values) = statistics else {
-            return None;
-        };
-        values
-            .max_opt()
-            .filter(|max| values.min_opt() == Some(max))
-            .copied()
-    }
-}
-
-impl Constant for bool {
-    fn constant(_: &Statistics) -> Option<Self> {
-        None
     }
 }
 

@@ -13,6 +13,10 @@ use super::moved;
 use crate::Error;
 use crate::error::IoContext;
 
+/// `PROT_WRITE`, `MAP_SHARED`.
+const WRITABLE: u32 = 2;
+const SHARED: u32 = 1;
+
 /// Bytes searched at a time for the next frame.
 const SEARCH_BYTES: usize = 1 << 16;
 
@@ -65,6 +69,16 @@ pub(super) struct Mapping {
     pub device: u64,
     pub inode: u64,
     pub path: String,
+}
+
+impl Mapping {
+    /// Device and inode of the file whose pages other processes may share: that of a shared mapping, or of one that
+    /// this process cannot write.
+    pub fn shared_file(&self) -> Option<(u64, u64)> {
+        let is_shared = self.flags & SHARED != 0 || self.protection & WRITABLE == 0;
+        let file = (self.device, self.inode);
+        (is_shared && file != (0, 0)).then_some(file)
+    }
 }
 
 /// A fork of the process.

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use nearpage_files::path_from_text;
+use nearpage_perf_abi::FileId;
 use nearpage_wire::is_runtime_module;
 
-use super::file::{Mapped, Mapping, TraceFile};
+use super::file::{Mapped, TraceFile};
 use crate::elf::ElfFile;
 use crate::error::IoContext;
 use crate::{Error, Event, ThreadIndex};
@@ -170,13 +171,7 @@ impl Images {
                 }
             }
             for mapped in &file.mapped {
-                let Some(Mapping {
-                    protection,
-                    offset,
-                    path,
-                    ..
-                }) = &mapped.by
-                else {
+                let Some(by) = &mapped.by else {
                     continue;
                 };
                 events.push(Event::Map {
@@ -184,9 +179,13 @@ impl Images {
                     pid,
                     address: mapped.range.0,
                     length: mapped.range.1 - mapped.range.0,
-                    file_offset: *offset,
-                    protection: *protection | file.hidden_protection(mapped),
-                    path: path.clone(),
+                    file_offset: by.offset,
+                    protection: by.protection | file.hidden_protection(mapped),
+                    shared: by.shared_file().map(|(device, inode)| FileId {
+                        device: ((device >> 32) as u32, device as u32),
+                        inode,
+                    }),
+                    path: by.path.clone(),
                     build_id: String::new(),
                 });
             }

@@ -16,10 +16,6 @@ use super::{CpuChange, Tracing};
 use crate::log::LogReader;
 use crate::{Error, FirstTouch, ThreadIndex};
 
-/// `PROT_WRITE`, `MAP_SHARED`.
-const WRITABLE: u32 = 2;
-const SHARED: u32 = 1;
-
 /// Moments of a process that are closer than this many instructions are dropped, as they add nothing.
 const MOMENTS_APART: u64 = 10_000;
 
@@ -289,15 +285,14 @@ pub(super) fn shared_files(mapped: &[super::file::Mapped]) -> Vec<FileRange> {
         }
         live = kept;
         if let Some(by) = &change.by
-            && (by.device, by.inode) != (0, 0)
-            && (by.flags & SHARED != 0 || by.protection & WRITABLE == 0)
+            && let Some(file) = by.shared_file()
             && start < end
         {
             live.push(ranges.len());
             ranges.push(FileRange {
                 range: (start, end),
                 mapped: (change.virtual_time, u64::MAX),
-                file: (by.device, by.inode),
+                file,
                 offset: by.offset,
             });
         }

@@ -260,3 +260,69 @@ fn processes_from_before_have_the_kernels_objects() {
         "{notes:?}"
     );
 }
+
+#[test]
+fn memory_that_processes_share_is_one_object() {
+    let of_file = |event: Event, inode: u64, offset: u64| match event {
+        Event::Map {
+            time_ns,
+            pid,
+            address,
+            length,
+            protection,
+            path,
+            build_id,
+            ..
+        } => Event::Map {
+            time_ns,
+            pid,
+            address,
+            length,
+            file_offset: offset,
+            protection,
+            shared: Some(FileId {
+                device: (0, 1),
+                inode,
+            }),
+            path,
+            build_id,
+        },
+        other => other,
+    };
+    let zero = "/dev/zero (deleted)";
+    let mut events = program();
+    events.extend([
+        // Before the fork, so that the child has it at the same address: a shared segment and private memory.
+        of_file(map(10, 100, 0x70_0000, 0x4000, DATA, zero), 5, 0),
+        map(10, 100, 0x90_0000, 0x4000, DATA, "/data/private"),
+        // Another segment of the same name.
+        of_file(map(10, 100, 0x78_0000, 0x4000, DATA, zero), 6, 0),
+        fork(20, 200, 200, 1, 100),
+        // A process of its own maps the first segment at another address, a part of it, and more than there is.
+        fork(30, 300, 300, 2, 1),
+        of_file(map(40, 300, 0x50_0000, 0x4000, DATA, zero), 5, 0),
+        of_file(map(40, 300, 0x60_0000, 0x2000, DATA, zero), 5, 0x2000),
+        of_file(map(40, 300, 0x80_0000, 0x8000, DATA, zero), 6, 0),
+    ]);
+    let recording = open(&events, &[], &[]);
+    let objects = &recording.tables.objects;
+    let place = |object: &Object| (object.pid, object.address);
+    let mut joined: Vec<_> = objects
+        .iter()
+        .filter_map(|object| {
+            let same = &objects[object.same_memory_as?.0 as usize];
+            Some((place(object), place(same)))
+        })
+        .collect();
+    joined.sort_unstable();
+    assert_eq!(
+        joined,
+        [
+            // The largest stands for the others.
+            ((100, 0x78_0000), (300, 0x80_0000)),
+            ((200, 0x70_0000), (100, 0x70_0000)),
+            ((200, 0x78_0000), (300, 0x80_0000)),
+            ((300, 0x50_0000), (100, 0x70_0000)),
+        ]
+    );
+}

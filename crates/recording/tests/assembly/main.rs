@@ -7,6 +7,7 @@ mod making;
 use std::path::Path;
 
 use making::{Block, access, exit, fork, map, name, record, segment};
+use nearpage_perf_abi::FileId;
 use nearpage_recording::{
     Access, Attached, Event, LogWriter, Metadata, Object, ObjectKind, Recording,
 };

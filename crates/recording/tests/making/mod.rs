@@ -97,6 +97,7 @@ pub fn map(
         length,
         file_offset: 0,
         protection,
+        shared: None,
         path: path.into(),
         build_id: String::new(),
     }

@@ -269,12 +269,11 @@ fn processes_from_before_are_entered_at_their_first_record() {
         end,
         file_offset: 0,
         protection: 3,
+        shared: None,
         path: path.to_owned(),
     };
-    let all = [
-        now("[heap]", 0x1000, 0x2000),
-        now("[anon:big]", 0x8000, 0x9000),
-    ];
+    let (heap, big) = ("[heap]", "[anon:big]");
+    let all = [now(heap, 0x1000, 0x2000), now(big, 0x8000, 0x9000)];
     follower.mapped_now(50, 10, &all);
     follower.mapped_now(60, 10, &all);
     assert!(

@@ -124,6 +124,8 @@ impl Process {
                 length: mapping.end - mapping.begin,
                 file_offset: mapping.file_offset,
                 protection: mapping.protection,
+                is_shared: mapping.shared.is_some(),
+                file: mapping.shared,
                 path: &bytes_of_text(&mapping.path),
                 ..Map::default()
             };

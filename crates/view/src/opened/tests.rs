@@ -39,6 +39,7 @@ fn write(folder: &Path) {
             order: 0,
             module: None,
             module_offset: 0,
+            same_memory_as: None,
         }],
         threads: vec![thread(0), thread(1)],
         ..Tables::default()

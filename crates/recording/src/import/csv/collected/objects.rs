@@ -188,6 +188,7 @@ impl Objects {
                 order: site.map_or(0, |(_, order)| order),
                 module: None,
                 module_offset: 0,
+                same_memory_as: None,
             });
         }
         Ok(())
