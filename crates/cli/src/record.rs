@@ -346,26 +346,50 @@ fn say_of_rank(observed: &Observed, launched: &Launched, output: &Path) {
 
 /// Sampling rate, and the cost of sampling if it is known.
 fn sampling_rate(observed: &Observed) -> String {
-    let hz = |rate_hz: f64| format!("{rate_hz:.0}");
-    let rate = match (observed.rates.as_slice(), observed.rate_hz) {
-        ([first, .., last], _) if last.rate_hz < first.rate_hz => {
-            format!(
-                "at {} Hz falling to {} Hz",
-                hz(first.rate_hz),
-                hz(last.rate_hz)
-            )
-        }
-        ([first, .., last], _) => {
-            format!("at {} to {} Hz", hz(first.rate_hz), hz(last.rate_hz))
-        }
-        (_, 0.0) => "by period".to_owned(),
-        (_, rate_hz) => format!("at {rate_hz} Hz"),
-    };
+    let rate = rates_in_words(&observed.rates, observed.rate_hz);
     match observed.sampling {
         Some(sampling) => {
             let sampling = time(sampling.as_nanos() as f64);
             format!("{rate} ({sampling} of processor time)")
         }
         None => rate,
+    }
+}
+
+/// The rates in order of time, or the constant rate: 0 if samples come by period.
+fn rates_in_words(rates: &[RateChange], rate_hz: f64) -> String {
+    let all = || rates.iter().map(|rate| rate.rate_hz);
+    let (least, most) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
+    match (rates, rate_hz) {
+        // The lowest rate matters: threads that began then have the fewest samples. The last one may be higher.
+        ([first, .., last], _) if last.rate_hz < first.rate_hz => {
+            format!("at {:.0} Hz falling to {least:.0} Hz", first.rate_hz)
+        }
+        ([_, .., _], _) => format!("at {least:.0} to {most:.0} Hz"),
+        (_, 0.0) => "by period".to_owned(),
+        (_, rate_hz) => format!("at {rate_hz} Hz"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_rate_is_named_wherever_it_was() {
+        let words = |rates: &[f64]| {
+            let rates = rates.iter().map(|&rate_hz| RateChange {
+                time_ns: 0,
+                rate_hz,
+            });
+            rates_in_words(&rates.collect::<Vec<_>>(), 4098.0)
+        };
+        assert_eq!(
+            words(&[3105.0, 97.0, 1232.0]),
+            "at 3105 Hz falling to 97 Hz"
+        );
+        assert_eq!(words(&[3113.0, 500.0, 4098.0]), "at 500 to 4098 Hz");
+        assert_eq!(words(&[4098.0]), "at 4098 Hz");
+        assert_eq!(rates_in_words(&[], 0.0), "by period");
     }
 }
