@@ -187,14 +187,14 @@ pub fn thread_ends(thread: &mut Thread) {
     write(Kind::ThreadEnds, thread.tid, |_| ());
 }
 
-/// Begins to sample a forked child, which has neither timers nor a ring yet.
-pub fn forked_child(thread: &mut Thread) {
+/// Begins to sample a child that was forked at `start_ns`, which has neither timers nor a ring yet.
+pub fn forked_child(thread: &mut Thread, start_ns: u64) {
     if SIGNAL.load(Ordering::Acquire) == 0 {
         return;
     }
     RING.store(ring::NONE, Ordering::Release);
     FILES_TAKEN.store(0, Ordering::Relaxed);
-    with_files(|files| files.start_ns = sys::clock_ns());
+    with_files(|files| files.start_ns = start_ns);
     FORKED.store(1, Ordering::Relaxed);
     NO_TIMER.store(0, Ordering::Relaxed);
     EARLY.store(0, Ordering::Relaxed);

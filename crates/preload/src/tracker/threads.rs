@@ -93,7 +93,9 @@ impl Tracker {
             unsafe { (*(word as *const AtomicU32)).store(1, Ordering::Relaxed) };
         }
         let number = self.identify();
-        self.log.forked_child(number, sys::clock_ns());
+        // The log and the ring of samples begin at one time: what is logged before a process begins is no part of it.
+        let start_ns = sys::clock_ns();
+        self.log.forked_child(number, start_ns);
         self.sites.forget();
         SAMPLE_HEAP.forked_child();
         self.finished.store(0, Ordering::Relaxed);
@@ -111,7 +113,7 @@ impl Tracker {
         self.threads_created
             .store((thread.stage != Stage::Unknown).into(), Ordering::Relaxed);
         place::forked_child();
-        signal::forked_child(thread);
+        signal::forked_child(thread, start_ns);
     }
 
     /// Begins to observe a thread that no hook of `pthread_create` announced: the main thread, or one made by a
