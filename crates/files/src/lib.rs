@@ -19,7 +19,7 @@ mod temporary;
 
 pub use names::{bytes_of_text, bytes_to_text, path_from_text, path_to_text, readable};
 pub use process::{
-    DELETED_SUFFIX, MappedFile, MapsLine, living_thread, memory_folder, path_inside,
+    DELETED_SUFFIX, MappedFile, MapsLine, device_numbers, living_thread, memory_folder, path_inside,
 };
 pub use temporary::TemporaryFolder;
 

@@ -83,9 +83,7 @@ impl MapsLine {
         let range = hexadecimal(begin)?..hexadecimal(end)?;
         let permissions = text()?.as_bytes().try_into().ok()?;
         let file_offset = hexadecimal(text()?)?;
-        let (major, minor) = text()?.split_once(':')?;
-        let number = |digits| u32::from_str_radix(digits, 16).ok();
-        let device = (number(major)?, number(minor)?);
+        let device = device_numbers(text()?)?;
         let inode = text()?.parse().ok()?;
         let path = fields.next().unwrap_or_default();
         let spaces = path.iter().take_while(|byte| **byte == b' ').count();
@@ -104,6 +102,13 @@ impl MapsLine {
             || self.path.strip_suffix(DELETED) == Some(path)
             || path.strip_suffix(DELETED) == Some(&self.path)
     }
+}
+
+/// Parses `MAJOR:MINOR` in hexadecimal, as the kernel and perf write the numbers of a device.
+pub fn device_numbers(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once(':')?;
+    let number = |digits| u32::from_str_radix(digits, 16).ok();
+    Some((number(major)?, number(minor)?))
 }
 
 /// Decodes newlines, which the kernel writes in octal.

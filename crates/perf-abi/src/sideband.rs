@@ -13,6 +13,9 @@ const AUX_COLLISION: u64 = 1 << 3;
 const EXECUTABLE: u32 = 5;
 const WRITABLE: u32 = 3;
 
+/// `PROT_WRITE`.
+const WRITE: u32 = 2;
+
 /// `MAP_SHARED`.
 const SHARED: u32 = 1;
 
@@ -78,6 +81,14 @@ pub struct FileId {
     pub device: (u32, u32),
     /// Number on the device, not 0.
     pub inode: u64,
+}
+
+impl FileId {
+    /// The file if a mapping of it, with these `PROT_…` bits, shares its pages with other processes: a shared mapping
+    /// does, and so does a private one that cannot be written. Writing to a private mapping replaces its pages by copies.
+    pub fn if_shared(self, is_shared: bool, protection: u32) -> Option<Self> {
+        (is_shared || protection & WRITE == 0).then_some(self)
+    }
 }
 
 /// A stretch of the AUX area.
@@ -151,11 +162,9 @@ impl fmt::Debug for BuildId {
 }
 
 impl Map<'_> {
-    /// The file whose pages other processes may share: that of a shared mapping, or of one that cannot be written.
-    /// Writing to a private mapping replaces its pages by copies.
+    /// The file whose pages other processes may share ([`FileId::if_shared`]).
     pub fn shared_file(&self) -> Option<FileId> {
-        self.file
-            .filter(|_| self.is_shared || self.protection & WRITABLE != WRITABLE)
+        self.file?.if_shared(self.is_shared, self.protection)
     }
 }
 
@@ -384,6 +393,18 @@ mod tests {
             };
             assert_eq!((map.path, map.protection), (&b"/bin/x"[..], protection));
         }
+    }
+
+    #[test]
+    fn private_memory_that_can_be_written_is_not_shared() {
+        let file = FileId {
+            device: (0, 1),
+            inode: 5,
+        };
+        let is_shared = |shared, protection| file.if_shared(shared, protection).is_some();
+        assert_eq!([0, 1, 5].map(|bits| is_shared(false, bits)), [true; 3]);
+        assert_eq!([2, 3, 7].map(|bits| is_shared(false, bits)), [false; 3]);
+        assert!(is_shared(true, 3));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nearpage_files::{
     MappedFile, MapsLine, living_thread, memory_folder, path_from_text, path_inside, path_to_text,
 };
-use nearpage_perf_abi::{FileId, Map};
+use nearpage_perf_abi::FileId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// `/proc`, or a substitute in tests.
@@ -104,18 +104,14 @@ impl Mapping {
             device: line.device,
             inode: line.inode,
         };
-        let map = Map {
-            protection,
-            is_shared: line.permissions.contains(&b's'),
-            file: (line.inode != 0).then_some(file),
-            ..Map::default()
-        };
+        let is_shared = line.permissions.contains(&b's');
+        let file = (line.inode != 0).then_some(file);
         (!line.range.is_empty()).then(|| Self {
             begin: line.range.start,
             end: line.range.end,
             file_offset: line.file_offset,
             protection,
-            shared: map.shared_file(),
+            shared: file.and_then(|file| file.if_shared(is_shared, protection)),
             path: match line.path.as_slice() {
                 b"" => "//anon".to_owned(),
                 path => path_to_text(path),

@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use nearpage_files::{bytes_of_text, bytes_to_text, readable};
+use nearpage_files::{bytes_of_text, bytes_to_text, device_numbers, readable};
 use nearpage_machine::CpuId;
 use nearpage_perf_abi::{BuildId, DataSource, FileId, Map, Sideband};
 use rustc_hash::FxHashMap;
@@ -401,10 +401,8 @@ fn seconds(word: &str) -> Option<u64> {
 
 /// Parses `MAJOR:MINOR` in hexadecimal, and an inode.
 fn file_id(device: &str, inode: &str) -> Option<FileId> {
-    let (major, minor) = device.split_once(':')?;
-    let number = |digits| u32::from_str_radix(digits, 16).ok();
     Some(FileId {
-        device: (number(major)?, number(minor)?),
+        device: device_numbers(device)?,
         inode: inode.parse().ok().filter(|inode| *inode != 0)?,
     })
 }

@@ -1,6 +1,7 @@
 //! Columns whose rows are all equal, which need not be decoded.
 
-use parquet::file::statistics::Statistics;
+use parquet::data_type::{DataType, FloatType, Int32Type, Int64Type};
+use parquet::file::statistics::{Statistics, ValueStatistics};
 
 /// Values that can be taken from a row group's statistics if all rows are equal.
 pub(super) trait Constant: Sized {
@@ -9,37 +10,28 @@ pub(super) trait Constant: Sized {
 
 impl Constant for i32 {
     fn constant(statistics: &Statistics) -> Option<Self> {
-        let Statistics::Int32(values) = statistics else {
-            return None;
-        };
-        values
-            .max_opt()
-            .filter(|max| values.min_opt() == Some(max))
-            .copied()
+        match statistics {
+            Statistics::Int32(values) => the_only::<Int32Type>(values),
+            _ => None,
+        }
     }
 }
 
 impl Constant for i64 {
     fn constant(statistics: &Statistics) -> Option<Self> {
-        let Statistics::Int64(values) = statistics else {
-            return None;
-        };
-        values
-            .max_opt()
-            .filter(|max| values.min_opt() == Some(max))
-            .copied()
+        match statistics {
+            Statistics::Int64(values) => the_only::<Int64Type>(values),
+            _ => None,
+        }
     }
 }
 
 impl Constant for f32 {
     fn constant(statistics: &Statistics) -> Option<Self> {
-        let Statistics::Float(values) = statistics else {
-            return None;
-        };
-        values
-            .max_opt()
-            .filter(|max| values.min_opt() == Some(max))
-            .copied()
+        match statistics {
+            Statistics::Float(values) => the_only::<FloatType>(values),
+            _ => None,
+        }
     }
 }
 
@@ -47,4 +39,12 @@ impl Constant for bool {
     fn constant(_: &Statistics) -> Option<Self> {
         None
     }
+}
+
+/// The value that is both the least and the greatest.
+fn the_only<T: DataType>(values: &ValueStatistics<T::T>) -> Option<T::T> {
+    let greatest = values.max_opt();
+    greatest
+        .filter(|greatest| values.min_opt() == Some(greatest))
+        .cloned()
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use nearpage_perf_abi::FileId;
 use nearpage_wire::trace::{
     COUNTERS, DEPENDENCES_MAGIC, Event, Events, FILE_HEADER_BYTES, FILE_MAGIC, FRAME_HEADER_BYTES,
     FRAME_MAGIC, FileHeader, FrameHeader, FrameKind,
@@ -13,8 +14,7 @@ use super::moved;
 use crate::Error;
 use crate::error::IoContext;
 
-/// `PROT_WRITE`, `MAP_SHARED`.
-const WRITABLE: u32 = 2;
+/// `MAP_SHARED`.
 const SHARED: u32 = 1;
 
 /// Bytes searched at a time for the next frame.
@@ -72,12 +72,15 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Device and inode of the file whose pages other processes may share: that of a shared mapping, or of one that
-    /// this process cannot write.
-    pub fn shared_file(&self) -> Option<(u64, u64)> {
-        let is_shared = self.flags & SHARED != 0 || self.protection & WRITABLE == 0;
-        let file = (self.device, self.inode);
-        (is_shared && file != (0, 0)).then_some(file)
+    /// The file whose pages other processes may share.
+    pub fn shared_file(&self) -> Option<FileId> {
+        let file = FileId {
+            device: ((self.device >> 32) as u32, self.device as u32),
+            inode: self.inode,
+        };
+        let is_file = (self.device, self.inode) != (0, 0);
+        file.if_shared(self.flags & SHARED != 0, self.protection)
+            .filter(|_| is_file)
     }
 }
 

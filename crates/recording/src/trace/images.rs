@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use nearpage_files::path_from_text;
-use nearpage_perf_abi::FileId;
 use nearpage_wire::is_runtime_module;
 
 use super::file::{Mapped, TraceFile};
@@ -181,10 +180,7 @@ impl Images {
                     length: mapped.range.1 - mapped.range.0,
                     file_offset: by.offset,
                     protection: by.protection | file.hidden_protection(mapped),
-                    shared: by.shared_file().map(|(device, inode)| FileId {
-                        device: ((device >> 32) as u32, device as u32),
-                        inode,
-                    }),
+                    shared: by.shared_file(),
                     path: by.path.clone(),
                     build_id: String::new(),
                 });

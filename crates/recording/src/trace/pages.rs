@@ -6,6 +6,7 @@
 //! of the first place in order.
 
 use nearpage_machine::CpuId;
+use nearpage_perf_abi::FileId;
 use rustc_hash::FxHashMap;
 
 use super::clock::Clock;
@@ -231,8 +232,7 @@ pub(super) struct FileRange {
     pub range: (u64, u64),
     /// Virtual times between which the range was mapped.
     pub mapped: (u64, u64),
-    /// Device and inode.
-    pub file: (u64, u64),
+    pub file: FileId,
     /// Offset of the first address in the file.
     pub offset: u64,
 }
@@ -241,8 +241,8 @@ impl FileRange {
     /// The file's page at an address in the range.
     fn page(&self, address: u64, page_shift: u32) -> FilePage {
         FilePage {
-            device: self.file.0,
-            inode: self.file.1,
+            device: u64::from(self.file.device.0) << 32 | u64::from(self.file.device.1),
+            inode: self.file.inode,
             page: (address - self.range.0).wrapping_add(self.offset) >> page_shift,
         }
     }
