@@ -34,7 +34,9 @@ const WAITING: &str = r#"
 wait_for() {    # CONDITION [SECONDS]
     now() { cut -d . -f 1 /proc/uptime; }
     until=$(($(now) + ${2:-300}))
+    since=$(now)
     until eval "$1" 2>/dev/null || [ "$(now)" -ge $until ]; do sleep 0.2; done
+    echo "waited $(($(now) - since)) s until: $1" >&2
 }
 end_once() {    # FILE CONDITION [SECONDS]
     wait_for "$2" "${3:-}"
@@ -344,11 +346,10 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              wait_for '[ $(threads_of pairs | wc -l) = 8 ]'\n\
              part pairs\n\
              {clustering} --set maptu=0 --threads -p $target --log pairs.log & daemon=$!\n\
-             wait_for '[ $(together pairs) -ge 3 ] && becomes_local pairs pairs.log 2 750' 120\n\
-             together pairs >pairs.together\n\
-             may_run_on pairs >pairs.pinned\n\
+             wait_for 'together pairs >pairs.together; may_run_on pairs >pairs.pinned\n\
+                 [ $(cat pairs.together) -ge 2 ] && [ $(grep -cvx 0-3 pairs.pinned) -ge 2 ]'\n\
              kill $daemon\n\
-             wait $daemon || true\n\
+             wait $daemon || echo the daemon ended with $? >&2\n\
              may_run_on pairs >pairs.let_go\n\
              : >pairs.end\n\
              wait $target\n\

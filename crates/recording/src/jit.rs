@@ -114,6 +114,15 @@ pub(crate) fn since(started_unix_ns: u64, attached: bool) -> SystemTime {
     }
 }
 
+/// Is this the address of code that a process generated?
+pub fn is_generated_code(tables: &Tables, address: u64) -> bool {
+    tables.objects.iter().any(|object| {
+        object.kind == ObjectKind::Code
+            && object.name == OBJECT
+            && address.wrapping_sub(object.address) < object.size_bytes
+    })
+}
+
 /// Adds a module for generated code to each process with a map in the folder.
 pub(crate) fn add_modules(folder: &Path, tables: &mut Tables) {
     let mut modules: BTreeMap<u32, Option<ModuleId>> = BTreeMap::new();

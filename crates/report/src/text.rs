@@ -7,6 +7,7 @@ use std::fmt::Write;
 use nearpage_amount::{bytes, count, counted, percent, time};
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals, place};
 use nearpage_machine::CpuId;
+use nearpage_recording::is_generated_code;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -95,6 +96,10 @@ impl Default for TextOptions {
 const WIDTH_MIN: usize = 40;
 /// Maximum number of objects whose matrix is shown.
 const MATRICES_MAX: usize = 5;
+/// How functions that a program's runtime compiles get names.
+const NAMES_OF_GENERATED_CODE: &str = "addresses without a name are of generated code: its functions have names if \
+     the runtime writes them to /tmp/perf-PID.map (Node.js: --perf-basic-prof; OpenJDK: \
+     -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit)";
 /// Indentation of lines that continue a row.
 const INDENT: usize = 6;
 
@@ -111,9 +116,11 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
     match options.by {
         GroupBy::Object => {
             let (confidences, remedy) = content.confidences();
-            page.objects(&mut out, &confidences, locate);
-            let remedy = remedy.map(|remedy| wrapped(&remedy, page.options.width) + "\n");
-            out.extend(remedy);
+            let shows_generated_code = page.objects(&mut out, &confidences, locate);
+            let hint = shows_generated_code.then(|| NAMES_OF_GENERATED_CODE.to_owned());
+            for line in remedy.into_iter().chain(hint) {
+                out.push_str(&(wrapped(&line, page.options.width) + "\n"));
+            }
         }
         GroupBy::Thread => page.threads(&mut out),
         GroupBy::Page => page.pages(&mut out),
@@ -408,12 +415,13 @@ impl Page<'_> {
         columns
     }
 
+    /// Writes the table of objects. Returns whether it shows addresses of generated code.
     fn objects(
         &self,
         out: &mut String,
         confidences: &[Option<Confidence>],
         locate: &mut impl Locate,
-    ) {
+    ) -> bool {
         let Content {
             attribution,
             tables,
@@ -461,6 +469,7 @@ impl Page<'_> {
             .collect();
         let (heading, lines) = lines(columns, "object", &names, self.options.width);
         self.head(out, &heading, lines.len());
+        let mut shows_generated_code = false;
         for ((group, confidence), line) in groups.into_iter().zip(confidences).zip(lines) {
             let pattern = pattern_words(&group.pattern, &attribution.teams, &tables.threads);
             let mut parts: Vec<String> = pattern.split(", ").map(str::to_owned).collect();
@@ -474,6 +483,8 @@ impl Page<'_> {
             let hot = group.hot.first();
             if let Some(hot) = hot.filter(|hot| hot.module.is_some() || hot.offset > 0) {
                 let frame = hot_frame(hot.module, hot.offset, locate);
+                shows_generated_code |=
+                    hot.module.is_none() && is_generated_code(tables, hot.offset);
                 let place = printable(&place(tables, &frame));
                 // Template arguments can fill a screen.
                 let place = shorten(&place, self.options.width - INDENT);
@@ -487,6 +498,7 @@ impl Page<'_> {
             let _ = writeln!(out, "{indent}{details}");
         }
         out.push_str(&rest);
+        shows_generated_code
     }
 
     /// Writes the tree of allocating functions, with the sums of their objects.

@@ -584,6 +584,37 @@ fn uncertain_patterns_are_marked_and_one_line_says_what_to_record() {
 }
 
 #[test]
+fn one_line_says_how_generated_code_gets_names() {
+    let (mut tables, mut attribution) = (tables(), attribution());
+    let hot = &mut attribution.objects[0].hot[0];
+    (hot.module, hot.offset) = (None, 0x7f00_0000_1234);
+    let report = |tables: &Tables| {
+        let options = TextOptions::default();
+        text(&by_the_clock(&attribution, tables), &options, &mut locate)
+    };
+    let names = "/tmp/perf-PID.map";
+    assert!(
+        !report(&tables).contains(names),
+        "the address may be of anything"
+    );
+    tables.objects.push(Object {
+        kind: ObjectKind::Code,
+        name: "[jit]".to_owned(),
+        address: 0x7f00_0000_0000,
+        size_bytes: 0x1234,
+        ..tables.objects[0].clone()
+    });
+    assert!(
+        !report(&tables).contains(names),
+        "the code ends before the address"
+    );
+    tables.objects.last_mut().unwrap().size_bytes += 1;
+    let report = report(&tables);
+    assert!(report.contains("most in 0x7f0000001234"), "{report}");
+    assert_eq!(report.matches(names).count(), 1, "{report}");
+}
+
+#[test]
 fn what_nearpage_does_in_a_program_is_called_so() {
     let (mut tables, attribution) = (tables(), attribution());
     let module = &mut tables.modules[0];
