@@ -24,6 +24,9 @@ const SECOND_LOOK_NS: f64 = 2.0 * FAST_NS;
 /// Largest factor by which times are stretched while other programs take the CPUs from the program's threads: each
 /// round costs the recorder a tenth of a millisecond.
 const STRETCH_MAX: f64 = 4.0;
+/// Growth of the time until the next choice by each round without a sample. So rounds of an idle program get rarer, and
+/// threads that begin to run are noticed within a fifth of the idle time.
+const IDLE_GROWTH: f64 = 1.2;
 /// Number of CPUs above which `FAST_MANY_NS` replaces `FAST_NS`, as many threads may start to run at once there.
 const FEW_CPUS: usize = 16;
 const FAST_MANY_NS: f64 = 5e6;
@@ -70,6 +73,10 @@ pub(crate) struct BudgetedRate {
     /// Cost of samples and switches inside the program.
     inside_ns: f64,
     rounds: f64,
+    /// Number of consecutive rounds without a sample.
+    idle_rounds: i32,
+    /// Time at which the present phase of the budget began.
+    phase_began_ns: u64,
     /// CPU time of the recorder at the beginning of the command.
     recorder_begin_ns: u64,
     target_hz: f64,
@@ -115,6 +122,8 @@ impl BudgetedRate {
             last_busy: 1.0,
             inside_ns: 0.0,
             rounds: 0.0,
+            idle_rounds: 0,
+            phase_began_ns: now_ns,
             recorder_begin_ns: own_time_ns(),
             target_hz: most_hz,
             next_ns: now_ns,
@@ -170,6 +179,11 @@ impl BudgetedRate {
         let passed_ns = totals.until_ns.saturating_sub(self.totals.until_ns) as f64;
         self.inside_ns += new * self.inside_at(self.target_hz);
         self.rounds += 1.0;
+        self.idle_rounds = if new > 0.0 {
+            0
+        } else {
+            self.idle_rounds.saturating_add(1)
+        };
         if passed_ns > 0.0 {
             let newest = (totals.taken_ns - self.totals.taken_ns) / passed_ns;
             self.running += (newest - self.running) * (new / ESTIMATE_SAMPLES).min(1.0);
@@ -205,8 +219,9 @@ impl BudgetedRate {
     fn choose(&mut self, now_ns: u64) -> Setting {
         let at_once = self.threads.min(self.cpus as f64);
         let stretch = (at_once / self.running.max(0.01)).clamp(1.0, STRETCH_MAX);
-        let at_most =
-            |limit_ns: f64| (SLOW_PART * self.budget.phase_ns()).clamp(FAST_NS, limit_ns) * stretch;
+        // By the clock, as rounds cost the same while the program waits.
+        let phase_ns = now_ns.saturating_sub(self.phase_began_ns) as f64;
+        let at_most = |limit_ns: f64| (SLOW_PART * phase_ns).clamp(FAST_NS, limit_ns) * stretch;
         let ahead_ns = match () {
             () if self.budget.would_begin(self.last_busy) => SECOND_LOOK_NS,
             () if self.target_hz == self.steady_hz => at_most(STEADY_NS),
@@ -214,6 +229,7 @@ impl BudgetedRate {
             () if self.cpus > FEW_CPUS => FAST_MANY_NS,
             () => FAST_NS * stretch,
         };
+        let ahead_ns = (ahead_ns * IDLE_GROWTH.powi(self.idle_rounds)).min(ahead_ns.max(SLOW_NS));
         let unread_ns = now_ns.saturating_sub(self.totals.until_ns) as f64;
         let unread = self.setting.rate_hz * self.running * unread_ns / 1e9;
         let inside_ns = self.inside_at(self.target_hz);
@@ -232,6 +248,9 @@ impl BudgetedRate {
             threads: self.threads,
             ahead_ns,
         });
+        if self.budget.phase_ns() == 0.0 {
+            self.phase_began_ns = now_ns;
+        }
         // Near the steady rate, switching between levels costs more than it gains.
         let is_steady = (rate_hz / self.steady_hz - 1.0).abs() < STEADY_WITHIN;
         let rate_hz = if is_steady { self.steady_hz } else { rate_hz };
@@ -385,6 +404,44 @@ mod tests {
             let late_s = noticed_ns as f64 / 1e9 - serial_s;
             assert!(late_s < 0.2 * serial_s, "{late_s} s after {serial_s} s");
         }
+    }
+
+    /// A server that starts, waits for clients, and then serves them with four threads.
+    #[test]
+    fn rounds_of_an_idle_program_are_few_and_its_next_work_is_noticed() {
+        const WAITS_S: f64 = 10.0;
+        let mut budgeted = BudgetedRate::new(113.0, &RATES_HZ, Source::Clock, &calibration(), 4, 1);
+        let (mut now_ns, mut totals) = (1, SampleTotals::default());
+        let (mut idle_rounds, mut busy_rounds) = (0, 0);
+        let noticed_ns = loop {
+            let hz = budgeted.setting().rate_hz;
+            let step_ns = budgeted.timeout(now_ns).as_nanos() as u64 + 100_000;
+            now_ns += step_ns;
+            let threads = match now_ns as f64 / 1e9 {
+                0.0..0.3 => 1.0,
+                at_s if at_s < 0.3 + WAITS_S => 0.0,
+                _ => 4.0,
+            };
+            totals.samples += (hz * threads * step_ns as f64 / 1e9) as u64;
+            totals.taken_ns += threads * step_ns as f64;
+            totals.until_ns = now_ns;
+            totals.threads = (threads > 0.0).then_some(threads);
+            match threads {
+                0.0 => idle_rounds += 1,
+                _ => busy_rounds += 1,
+            }
+            let phase_ns = budgeted.phase_began_ns;
+            budgeted.take_in(totals);
+            budgeted.due(now_ns);
+            if threads == 4.0 && budgeted.phase_began_ns > phase_ns {
+                break now_ns;
+            }
+            assert!(now_ns < 60_000_000_000, "never noticed");
+        };
+        assert!(idle_rounds < 50, "{idle_rounds} rounds");
+        assert!(busy_rounds > 5);
+        let late_s = noticed_ns as f64 / 1e9 - 0.3 - WAITS_S;
+        assert!(late_s < 1.0, "{late_s} s");
     }
 
     #[test]

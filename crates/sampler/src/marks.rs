@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -20,8 +20,32 @@ const PROCESSES_MAX: usize = 64;
 pub(crate) struct Marks {
     folder: PathBuf,
     folder_changed: Option<SystemTime>,
-    counts: BTreeMap<OsString, u64>,
+    logs: BTreeMap<OsString, WatchedLog>,
     next_look_ns: u64,
+}
+
+/// A process's log. Its file stays open: opening it for every look would be most of what a look costs.
+#[derive(Debug, Default)]
+struct WatchedLog {
+    file: Option<File>,
+    marks: u64,
+}
+
+impl WatchedLog {
+    /// Whether there are more marks than at the last look.
+    fn has_new_ones(&mut self, path: &Path) -> bool {
+        if self.file.is_none() {
+            self.file = nearpage_files::open(path).ok();
+        }
+        let mut count = [0; 8];
+        let file = self.file.as_ref();
+        let read = file.map(|file| file.read_exact_at(&mut count, MARKS_OFFSET as u64));
+        if !matches!(read, Some(Ok(()))) {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.marks, u64::from_le_bytes(count));
+        self.marks > before
+    }
 }
 
 impl Marks {
@@ -29,7 +53,7 @@ impl Marks {
         Self {
             folder: folder.to_owned(),
             folder_changed: None,
-            counts: BTreeMap::new(),
+            logs: BTreeMap::new(),
             next_look_ns: 0,
         }
     }
@@ -42,10 +66,8 @@ impl Marks {
         self.next_look_ns = now_ns + LOOK_NS;
         self.look_for_logs();
         let mut marked = false;
-        for (name, count) in &mut self.counts {
-            let now = count_in(&self.folder.join(name)).unwrap_or(*count);
-            marked |= now > *count;
-            *count = now;
+        for (name, log) in &mut self.logs {
+            marked |= log.has_new_ones(&self.folder.join(name));
         }
         marked
     }
@@ -61,18 +83,11 @@ impl Marks {
         for name in entries.map(|entry| entry.file_name()) {
             let text = name.to_string_lossy();
             let is_first = text.starts_with("alloc-") && text.ends_with("-0.log");
-            if is_first && self.counts.len() < PROCESSES_MAX {
-                self.counts.entry(name).or_insert(0);
+            if is_first && self.logs.len() < PROCESSES_MAX {
+                self.logs.entry(name).or_default();
             }
         }
     }
-}
-
-fn count_in(path: &Path) -> Option<u64> {
-    let mut count = [0; 8];
-    let file = nearpage_files::open(path).ok()?;
-    file.read_exact_at(&mut count, MARKS_OFFSET as u64).ok()?;
-    Some(u64::from_le_bytes(count))
 }
 
 #[cfg(test)]
@@ -91,7 +106,11 @@ mod tests {
         let write = |name: &str, count: u64| {
             let mut header = [0; 64];
             header[MARKS_OFFSET..][..8].copy_from_slice(&count.to_le_bytes());
-            fs::write(folder.path().join(name), header).unwrap();
+            // Like the program's, stores go to the same file.
+            let mut new = fs::OpenOptions::new();
+            let file = new.create(true).write(true).truncate(false);
+            let file = file.open(folder.path().join(name)).unwrap();
+            file.write_all_at(&header, 0).unwrap();
         };
         assert!(!look());
         write("alloc-7-1-0.log", 0);
