@@ -16,6 +16,10 @@ use crate::message::{self, Text};
 use crate::sys::{self, Errno};
 use crate::thread::Thread;
 
+mod reserve;
+
+use reserve::{Reserve, populate};
+
 /// Blocks of the first segment; each further one has twice as many as the one before.
 const FIRST_SEGMENT_BLOCKS: usize = 4;
 /// Blocks of the largest segment: 32 MiB.
@@ -40,6 +44,9 @@ struct Segments {
     segment: usize,
     blocks: usize,
     next_block: usize,
+    /// Is the segment one of the reserve, whose blocks have no space on disk yet?
+    is_sparse: bool,
+    reserve: Reserve,
     parked: [usize; PARKED_BLOCKS],
 }
 
@@ -79,6 +86,8 @@ impl Log {
                 segment: 0,
                 blocks: 0,
                 next_block: 0,
+                is_sparse: false,
+                reserve: Reserve::none(),
                 parked: [0; PARKED_BLOCKS],
             }),
             dropped: AtomicU64::new(0),
@@ -193,6 +202,20 @@ impl Log {
         }
     }
 
+    /// Makes segments in advance: the process is about to give up the right, or the path, by which it could make more.
+    pub fn reserve(&self) {
+        if !self.is_on() {
+            return;
+        }
+        let Some(_lock) = self.lock() else {
+            return;
+        };
+        // SAFETY: under the lock.
+        let segments = unsafe { &mut *self.segments.get() };
+        // If this fails, the log says why it ends when it ends.
+        let _ = segments.reserve();
+    }
+
     /// Counts a mark in the first segment's header, which the recorder reads while the program runs.
     pub fn count_mark(&self) {
         let first = self.first.load(Ordering::Acquire);
@@ -235,6 +258,8 @@ impl Log {
         segments.segment = 0;
         segments.blocks = 0;
         segments.next_block = 0;
+        segments.is_sparse = false;
+        segments.reserve = Reserve::none();
         segments.parked = [0; PARKED_BLOCKS];
         self.dropped.store(0, Ordering::Relaxed);
         self.blocks_claimed.store(0, Ordering::Relaxed);
@@ -282,17 +307,30 @@ impl Segments {
             self.next_segment()?;
         }
         let block = self.segment + SEGMENT_HEADER_BYTES + self.next_block * BLOCK_BYTES;
+        if self.is_sparse {
+            populate(block, BLOCK_BYTES).map_err(Cause::Segment)?;
+        }
         self.next_block += 1;
         Ok(block)
     }
 
     fn next_segment(&mut self) -> Result<(), Cause> {
-        let blocks = (FIRST_SEGMENT_BLOCKS << self.sequence.min(20)).min(LARGEST_SEGMENT_BLOCKS);
+        let reserved = self.take_reserved().transpose().map_err(Cause::Segment)?;
+        let blocks = match reserved {
+            Some(_) => LARGEST_SEGMENT_BLOCKS,
+            None => (FIRST_SEGMENT_BLOCKS << self.sequence.min(20)).min(LARGEST_SEGMENT_BLOCKS),
+        };
         let bytes = SEGMENT_HEADER_BYTES + blocks * BLOCK_BYTES;
         if self.bytes + bytes as u64 > self.bytes_max {
             return Err(Cause::Bound);
         }
-        let start = self.make(bytes).map_err(Cause::Segment)?;
+        let start = match reserved {
+            Some(start) => start,
+            None => self
+                .make(self.sequence, bytes, |fd| allocate_and_map(fd, bytes))
+                .map_err(Cause::Segment)?,
+        };
+        self.is_sparse = reserved.is_some();
         let header = [
             u64::from_le_bytes(SEGMENT_MAGIC),
             u64::from(self.pid) | u64::from(self.sequence) << 32,
@@ -316,7 +354,7 @@ impl Segments {
         Ok(())
     }
 
-    fn name(&mut self) {
+    fn name(&mut self, sequence: u32) {
         let path = &mut self.path;
         path.clear();
         path.push(self.directory.as_bytes());
@@ -325,30 +363,27 @@ impl Segments {
         path.push(b"-");
         path.push_number(self.start_ns);
         path.push(b"-");
-        path.push_number(self.sequence.into());
+        path.push_number(sequence.into());
         path.push(b".log");
         path.push(b"\0");
     }
 
-    /// Creates a segment's file, allocates its space and maps it. The descriptor is closed.
-    fn make(&mut self, bytes: usize) -> Result<usize, Errno> {
+    /// Creates a segment's file, and gives it space and a mapping. The descriptor is closed.
+    fn make(
+        &mut self,
+        sequence: u32,
+        bytes: usize,
+        map: impl FnOnce(usize) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
         // A failure is reported with the file's path.
-        self.name();
+        self.name(sequence);
         // Growing a file beyond this limit is a SIGXFSZ, which would kill the program.
         if sys::resource_limit(sys::RESOURCE_FILE_BYTES)? < bytes as u64 {
             return Err(sys::EFBIG);
         }
         let path = self.path.as_bytes();
         let fd = sys::open(path, sys::O_RDWR | sys::O_CREAT | sys::O_EXCL)?;
-        let result = allocate(fd, bytes).and_then(|()| {
-            sys::mmap(
-                bytes,
-                sys::PROT_READ | sys::PROT_WRITE,
-                sys::MAP_SHARED,
-                Some(fd),
-                0,
-            )
-        });
+        let result = map(fd);
         sys::close(fd);
         if result.is_err() {
             sys::unlink(path);
@@ -382,6 +417,13 @@ impl Segments {
             )),
         }
     }
+}
+
+/// Gives a segment's file its space on disk, and maps it.
+fn allocate_and_map(fd: usize, bytes: usize) -> Result<usize, Errno> {
+    allocate(fd, bytes)?;
+    let protection = sys::PROT_READ | sys::PROT_WRITE;
+    sys::mmap(bytes, protection, sys::MAP_SHARED, Some(fd), 0)
 }
 
 /// Gives the file its space on disk, by writing zeros where the file system knows no `fallocate`.

@@ -65,6 +65,13 @@ functions! {
     dlclose c"dlclose" (handle: usize) -> c_int;
     prctl c"prctl" () -> c_int;
     syscall c"syscall" () -> c_long;
+    setuid c"setuid" () -> c_int;
+    seteuid c"seteuid" () -> c_int;
+    setreuid c"setreuid" () -> c_int;
+    setresuid c"setresuid" () -> c_int;
+    chroot c"chroot" () -> c_int;
+    setns c"setns" () -> c_int;
+    unshare c"unshare" () -> c_int;
     execve c"execve" (path: *const c_char, arguments: *const c_void, environment: *const *const c_char) -> c_int;
     execv c"execv" (path: *const c_char, arguments: *const c_void) -> c_int;
     execvp c"execvp" (file: *const c_char, arguments: *const c_void) -> c_int;

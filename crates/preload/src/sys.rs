@@ -20,6 +20,8 @@ pub struct Errno(pub i32);
 pub const EFBIG: Errno = Errno(27);
 /// `RLIMIT_FSIZE`.
 pub const RESOURCE_FILE_BYTES: usize = 1;
+/// `RLIMIT_AS`.
+pub const RESOURCE_ADDRESS_SPACE: usize = 9;
 /// `EINTR`.
 pub const EINTR: Errno = Errno(4);
 /// `ENOMEM`.
@@ -66,6 +68,14 @@ pub mod number {
     pub const MOVE_PAGES: usize = 279;
     pub const UNLINKAT: usize = 263;
     pub const FALLOCATE: usize = 285;
+    pub const FTRUNCATE: usize = 77;
+    pub const GETEUID: usize = 107;
+    pub const SETUID: usize = 105;
+    pub const SETREUID: usize = 113;
+    pub const SETRESUID: usize = 117;
+    pub const CHROOT: usize = 161;
+    pub const SETNS: usize = 308;
+    pub const UNSHARE: usize = 272;
     pub const PRLIMIT64: usize = 302;
     pub const GETCPU: usize = 309;
     pub const GETRUSAGE: usize = 98;
@@ -117,6 +127,14 @@ pub mod number {
     pub const MOVE_PAGES: usize = 239;
     pub const UNLINKAT: usize = 35;
     pub const FALLOCATE: usize = 47;
+    pub const FTRUNCATE: usize = 46;
+    pub const GETEUID: usize = 175;
+    pub const SETUID: usize = 146;
+    pub const SETREUID: usize = 145;
+    pub const SETRESUID: usize = 147;
+    pub const CHROOT: usize = 51;
+    pub const SETNS: usize = 268;
+    pub const UNSHARE: usize = 97;
     pub const PRLIMIT64: usize = 261;
     pub const GETCPU: usize = 168;
     pub const GETRUSAGE: usize = 165;
@@ -169,6 +187,14 @@ pub fn getpid() -> u32 {
 pub fn gettid() -> u32 {
     // SAFETY: no memory is involved.
     unsafe { call(number::GETTID, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// The effective user.
+pub fn effective_user() -> Option<u32> {
+    // SAFETY: no memory is involved.
+    unsafe { call(number::GETEUID, [0; 6]) }
+        .ok()
+        .map(|user| user as u32)
 }
 
 /// The end of the heap that `brk` extends.

@@ -36,7 +36,8 @@ const NS_PER_TRACE_BYTE: u64 = 10;
 /// Estimates the time of a conversion from file sizes alone.
 pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> Duration {
     use std::os::unix::fs::MetadataExt;
-    // Segments are allocated ahead of use, and blocks that were never claimed cost as much to read.
+    // Segments are allocated ahead of use, and blocks that were never claimed cost as much to read; holes of segments
+    // that were made in reserve do not.
     let log_bytes: u64 = std::fs::read_dir(folder.join(LOG_FOLDER))
         .into_iter()
         .flatten()
@@ -46,7 +47,7 @@ pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> D
                 .filter(|entry| entry.file_name().to_string_lossy().starts_with("alloc-"))
         })
         .filter_map(|entry| entry.metadata().ok())
-        .map(|metadata| metadata.size())
+        .map(|metadata| 512 * metadata.blocks())
         .sum();
     let module_bytes: u64 = modules
         .values()

@@ -9,6 +9,7 @@ use crate::launch::{self, Program};
 use crate::place::unmatched_memory;
 use crate::real::{self, Function};
 use crate::seccomp;
+use crate::sys::number;
 use crate::thread::Thread;
 use crate::tracker::TRACKER;
 use crate::{deepbind, environment};
@@ -28,6 +29,13 @@ announce! {
     execle => note_replacing;
     prctl => note_control;
     syscall => note_system_call;
+    setuid => note_new_user;
+    seteuid => note_new_user;
+    setreuid => note_new_user;
+    setresuid => note_new_user;
+    chroot => note_new_root;
+    setns => note_new_root;
+    unshare => note_new_root;
 }
 
 extern "C" fn note_loading(at: usize, function: Function) -> usize {
@@ -86,14 +94,36 @@ extern "C" fn note_control(at: usize, function: Function) -> usize {
     real::entry(function)
 }
 
-/// `syscall`, which may install a filter of system calls, too.
+/// `syscall`, which may do what functions that are noted here do.
 extern "C" fn note_system_call(at: usize, function: Function) -> usize {
     // SAFETY: the entry stub keeps the arguments there.
-    let [number, first, second, third] =
-        [0, 1, 2, 3].map(|number| unsafe { *argument(at, number) });
-    if seccomp::is_installed_by(number, [first, second, third]) {
+    let [call, first, second, third] = [0, 1, 2, 3].map(|number| unsafe { *argument(at, number) });
+    if seccomp::is_installed_by(call, [first, second, third]) {
         TRACKER.filter_is_installed(at);
     }
+    match call {
+        number::SETUID => TRACKER.user_changes(at, first as u32),
+        number::SETREUID | number::SETRESUID => TRACKER.user_changes(at, second as u32),
+        number::CHROOT | number::SETNS | number::UNSHARE => TRACKER.access_may_end(at),
+        _ => {}
+    }
+    real::entry(function)
+}
+
+/// `setuid` and its like: another user may not write into the log's folder.
+extern "C" fn note_new_user(at: usize, function: Function) -> usize {
+    let effective = match function {
+        Function::setreuid | Function::setresuid => 1,
+        _ => 0,
+    };
+    // SAFETY: the entry stub keeps the arguments there.
+    TRACKER.user_changes(at, unsafe { *argument(at, effective) } as u32);
+    real::entry(function)
+}
+
+/// `chroot` and its like: the log's folder may have no path afterwards.
+extern "C" fn note_new_root(at: usize, function: Function) -> usize {
+    TRACKER.access_may_end(at);
     real::entry(function)
 }
 

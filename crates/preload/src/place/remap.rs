@@ -8,7 +8,7 @@ use crate::sys::{self, Errno};
 const MREMAP_MAYMOVE: usize = 1;
 const MREMAP_FIXED: usize = 2;
 const MAP_FIXED: usize = 0x10;
-const PROT_NONE: usize = 0;
+
 /// Most mappings that one object may consist of.
 const MAPPINGS_MAX: usize = 1 << 16;
 
@@ -203,14 +203,14 @@ pub unsafe fn remap(
         unsafe {
             sys::call(
                 sys::number::MMAP,
-                [new, new_length, PROT_NONE, place, usize::MAX, 0],
+                [new, new_length, sys::PROT_NONE, place, usize::MAX, 0],
             )
         }
         .ok()?
     } else {
         sys::mmap(
             new_length,
-            PROT_NONE,
+            sys::PROT_NONE,
             sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE,
             None,
             0,

@@ -158,6 +158,12 @@ pub fn fallocate(fd: usize, length: usize) -> Result<usize, Errno> {
     unsafe { call(number::FALLOCATE, [fd, 0, 0, length, 0, 0]) }
 }
 
+/// Sets a file's size; what is new is a hole.
+pub fn ftruncate(fd: usize, length: usize) -> Result<usize, Errno> {
+    // SAFETY: no memory is involved.
+    unsafe { call(number::FTRUNCATE, [fd, length, 0, 0, 0, 0]) }
+}
+
 /// Removes the file at `path`, which ends in a zero byte.
 pub fn unlink(path: &[u8]) {
     debug_assert!(path.last() == Some(&0));

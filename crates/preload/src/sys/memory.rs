@@ -2,6 +2,8 @@
 
 use super::{Errno, call, number};
 
+/// `PROT_NONE`.
+pub const PROT_NONE: usize = 0;
 /// `PROT_READ`.
 pub const PROT_READ: usize = 1;
 /// `PROT_WRITE`.
@@ -80,6 +82,15 @@ pub unsafe fn munmap(address: usize, length: usize) -> Result<usize, Errno> {
 pub unsafe fn madvise(address: usize, length: usize, advice: usize) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     unsafe { call(number::MADVISE, [address, length, advice, 0, 0, 0]) }
+}
+
+/// Changes the protection of mapped memory.
+///
+/// # Safety
+/// The range is this library's, and nothing needs the protection that it had.
+pub unsafe fn mprotect(address: usize, length: usize, protection: usize) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { call(number::MPROTECT, [address, length, protection, 0, 0, 0]) }
 }
 
 /// Which pages of a page-aligned range are in memory: bit 0 of one byte per page.

@@ -325,6 +325,27 @@ impl Tracker {
         }
     }
 
+    /// The process is about to have this effective user.
+    pub fn user_changes(&self, at: usize, user: u32) {
+        const SAME: u32 = u32::MAX;
+        // Only root writes into all folders; whether another user may write, the next segment shows.
+        if ![0, SAME].contains(&user) && sys::effective_user() == Some(0) {
+            self.access_may_end(at);
+        }
+    }
+
+    /// The process may lose its access to the log's folder.
+    pub fn access_may_end(&self, at: usize) {
+        let _left_out = LeftOut::begin();
+        let Some(_observed) = self.observe(at) else {
+            return;
+        };
+        // The child of a vfork changes only itself, in its parent's memory.
+        if self.pid.load(Ordering::Relaxed) == sys::getpid() {
+            self.log.reserve();
+        }
+    }
+
     /// Is this process observed?
     pub fn is_active(&self) -> bool {
         self.phase.load(Ordering::Acquire) == phase::ACTIVE

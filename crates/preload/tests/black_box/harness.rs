@@ -1,6 +1,7 @@
 //! Builds the library and the C programs, and runs them with and without it.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -117,12 +118,20 @@ impl Run {
 
     /// Bytes of all segments.
     pub fn log_bytes(&self) -> u64 {
+        self.segments().map(|segment| segment.len()).sum()
+    }
+
+    /// Bytes that all segments take on disk.
+    pub fn log_disk_bytes(&self) -> u64 {
+        self.segments().map(|segment| 512 * segment.blocks()).sum()
+    }
+
+    fn segments(&self) -> impl Iterator<Item = std::fs::Metadata> {
         std::fs::read_dir(self.folder.path())
             .unwrap()
             .map(Result::unwrap)
             .filter(|entry| entry.file_name() != MESSAGES)
-            .map(|entry| entry.metadata().unwrap().len())
-            .sum()
+            .map(|entry| entry.metadata().unwrap())
     }
 }
 

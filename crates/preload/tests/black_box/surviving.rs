@@ -59,6 +59,53 @@ fn a_daemon_goes_on_logging_and_its_files_stay_clean() {
 }
 
 #[test]
+fn a_server_that_gives_up_its_rights_is_logged_to_the_end() {
+    let folder = folder();
+    let Some(program) = compile(folder.path(), "gives_up.c", &[]) else {
+        return;
+    };
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let ways = [
+        "setuid",
+        "seteuid",
+        "setreuid",
+        "setresuid",
+        "syscall",
+        "chroot",
+    ];
+    for (way, is_worker) in ways
+        .map(|way| (way, false))
+        .into_iter()
+        .chain([("setuid", true)])
+    {
+        let command = || {
+            let mut command = Command::new(&program);
+            command.arg(way).arg(&empty);
+            command.args(is_worker.then_some("worker"));
+            command
+        };
+        let run = same_behaviour(command, &[("NEARPAGE_SMALL_SAMPLE_BYTES", "1")]);
+        if run.output.status.code() == Some(77) {
+            eprintln!("skipped: only root can give up rights");
+            return;
+        }
+        assert_eq!(
+            (run.text().as_str(), run.said().as_str()),
+            ("done\n", ""),
+            "{way}"
+        );
+        assert_eq!(run.log.allocations(30000).len(), 20_010, "{way}");
+        // The reserve is sparse: only what is used takes space.
+        assert!(
+            run.log_disk_bytes() < 4 << 20,
+            "{way}: {}",
+            run.log_disk_bytes()
+        );
+    }
+}
+
+#[test]
 fn limits_switch_the_log_off_with_one_line() {
     let folder = folder();
     let Some(program) = compile(folder.path(), "many_allocations.c", &[]) else {
@@ -219,14 +266,23 @@ fn a_missing_log_folder_is_one_line() {
 
 #[test]
 fn a_full_disk_is_no_bus_error() {
+    on_a_full_disk("many_allocations.c", ["100000", "5000"]);
+}
+
+#[test]
+fn a_full_disk_is_no_bus_error_for_a_log_whose_end_was_made_in_advance() {
+    on_a_full_disk("gives_up.c", ["chroot", "/proc"]);
+}
+
+fn on_a_full_disk(program: &str, arguments: [&str; 2]) {
     let folder = folder();
-    let Some(program) = compile(folder.path(), "many_allocations.c", &[]) else {
+    let Some(program) = compile(folder.path(), program, &[]) else {
         return;
     };
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     // In a mount namespace of its own, as root or as a user who may make one.
-    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_SMALL_SAMPLE_BYTES=1 NEARPAGE_LOG="$1" NEARPAGE_MESSAGES="$3" "$0" 100000 5000 && ls "$1" | wc -l"#;
+    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_SMALL_SAMPLE_BYTES=1 NEARPAGE_LOG="$1" NEARPAGE_MESSAGES="$3" "$0" "$4" "$5" && ls "$1" | wc -l"#;
     let said = messages(folder.path());
     let mut command = Command::new("unshare");
     command
@@ -234,7 +290,8 @@ fn a_full_disk_is_no_bus_error() {
         .arg(&program)
         .arg(&disk)
         .arg(library())
-        .arg(&said);
+        .arg(&said)
+        .args(arguments);
     let output = match command.output() {
         Ok(output) if output.status.success() => output,
         _ => return eprintln!("skipped: no mount namespace to be had here"),
