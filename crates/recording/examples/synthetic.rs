@@ -220,6 +220,7 @@ impl Synthetic {
             bias: TEXT,
         };
         Tables {
+            cached_samples: Vec::new(),
             objects: large.chain(small).collect(),
             threads: (0..self.threads).map(thread).collect(),
             modules: vec![Module {

@@ -170,6 +170,7 @@ pub(crate) fn assemble(
         marks: marks(&images),
         notes,
         tables: Tables {
+            cached_samples: Vec::new(),
             objects,
             threads: threads.into_table(),
             modules,

@@ -24,6 +24,7 @@
 mod access;
 pub mod allocation_log;
 mod assemble;
+mod cached;
 mod check;
 pub mod convert;
 pub mod elf;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use nearpage_machine::Machine;
 
+use crate::cached::{self, CachedLines, LineSamples};
 use crate::convert::{self, FromLogs, ModulePaths};
 use crate::error::IoContext;
 use crate::folder;
@@ -11,7 +12,7 @@ use crate::log::LogReader;
 use crate::storage::{self, TablesWriter, accesses};
 use crate::symbols::Symbols;
 use crate::trace::{self, OpenFrames, OpenedTrace, SharedTrace, Trace};
-use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
+use crate::{AccessBatch, Error, Metadata, ModuleId, Source, Status, Tables};
 use crate::{jit, nameless, source_lines};
 
 /// A recording. Accesses stay on disk and are read in chunks; everything else is in memory.
@@ -26,6 +27,7 @@ pub struct Recording {
     /// Objects, threads, modules, call sites.
     pub tables: Tables,
     accesses: Accesses,
+    cached: CachedLines,
 }
 
 /// Where the accesses are stored.
@@ -41,12 +43,14 @@ enum Accesses {
 #[derive(Debug)]
 pub struct ChunkReader<'a> {
     accesses: &'a Accesses,
+    cached: &'a CachedLines,
     threads: usize,
     open: OpenFrames,
 }
 
 impl ChunkReader<'_> {
-    /// Replaces the contents of `batch` by the selected columns of chunk `number`; a log always gives all columns.
+    /// Replaces the contents of `batch` by the selected columns of chunk `number`; a log always gives all columns. Costs
+    /// come with threads and addresses. They are 0 for samples by time of memory that a cache served.
     /// Panics if there is no such chunk.
     ///
     /// # Errors
@@ -57,11 +61,25 @@ impl ChunkReader<'_> {
         columns: ColumnSelection,
         batch: &mut AccessBatch,
     ) -> Result<(), Error> {
+        let needed = match columns.cost_ns && !self.cached.is_empty() {
+            true => ColumnSelection {
+                thread: true,
+                address: true,
+                ..columns
+            },
+            false => columns,
+        };
         match self.accesses {
-            Accesses::Table(table) => table.read_chunk(number, self.threads, columns, batch),
-            Accesses::Log(log) => log.read_chunk(number, batch),
-            Accesses::Trace(trace) => trace.read_chunk(number, columns, batch, &mut self.open),
+            Accesses::Table(table) => table.read_chunk(number, self.threads, needed, batch)?,
+            Accesses::Log(log) => log.read_chunk(number, batch)?,
+            Accesses::Trace(trace) => {
+                return trace.read_chunk(number, columns, batch, &mut self.open);
+            }
         }
+        if columns.cost_ns {
+            self.cached.take_costs(batch);
+        }
+        Ok(())
     }
 }
 
@@ -154,13 +172,15 @@ impl Recording {
             tables.check_trace(folder, traced.threads())?;
             Accesses::Trace(traced.into())
         };
-        Ok(Self {
+        let recording = Self {
             folder: folder.to_owned(),
             metadata,
             machine,
             tables,
             accesses,
-        })
+            cached: CachedLines::default(),
+        };
+        Ok(recording.with_cached_lines())
     }
 
     fn open_log(folder: &Path, mut metadata: Metadata, paths: &ModulePaths) -> Result<Self, Error> {
@@ -174,7 +194,7 @@ impl Recording {
             traced,
         } = convert::from_logs(folder, &machine, &mut metadata, paths)?;
         let tables = assembled.tables;
-        Ok(Self {
+        let recording = Self {
             folder: folder.to_owned(),
             metadata,
             machine,
@@ -183,7 +203,43 @@ impl Recording {
                 Some((traced, _)) => Accesses::Trace(traced.into()),
                 None => Accesses::Log(log),
             },
-        })
+            cached: CachedLines::default(),
+        };
+        Ok(recording.with_cached_lines())
+    }
+
+    /// Finds the lines that threads have in their caches, if samples by time do not tell. Chunks that cannot be read are
+    /// left out; reading them again gives the error.
+    fn with_cached_lines(mut self) -> Self {
+        if !matches!(self.metadata.source, Source::Clock | Source::Signal) {
+            return self;
+        }
+        let columns = ColumnSelection {
+            thread: true,
+            address: true,
+            kind: true,
+            ..ColumnSelection::NONE
+        };
+        let step = self.access_count().div_ceil(cached::ACCESSES_MAX).max(1);
+        let mut samples = LineSamples::new(&self.machine);
+        let (mut reader, mut batch) = (self.chunk_reader(), AccessBatch::default());
+        for chunk in (0..self.access_chunks()).step_by(step as usize) {
+            if reader.read(chunk, columns, &mut batch).is_ok() {
+                samples.add(&batch);
+            }
+        }
+        let (lines, by_thread) = samples.cached();
+        self.cached = lines;
+        if self.cached.is_empty() {
+            return self;
+        }
+        self.tables.cached_samples = vec![0; self.tables.threads.len()];
+        for (thread, samples) in by_thread {
+            if let Some(all) = self.tables.cached_samples.get_mut(thread.0 as usize) {
+                *all = samples * step;
+            }
+        }
+        self
     }
 
     /// Whether the recorder ended the recording.
@@ -213,6 +269,7 @@ impl Recording {
     pub fn chunk_reader(&self) -> ChunkReader<'_> {
         ChunkReader {
             accesses: &self.accesses,
+            cached: &self.cached,
             threads: self.tables.threads.len(),
             open: OpenFrames::default(),
         }

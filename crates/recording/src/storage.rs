@@ -128,6 +128,7 @@ fn write(folder: &Path, tables: &Tables) -> Result<Vec<Unfinished>, Error> {
 pub(crate) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Tables, Error> {
     let modules = modules::read(folder, checksums)?;
     let tables = Tables {
+        cached_samples: Vec::new(),
         objects: objects::read(folder, checksums)?,
         threads: threads::read(folder, checksums)?,
         mappings: modules::read_mappings(folder, checksums)?,

@@ -241,6 +241,9 @@ pub struct Tables {
     pub call_sites: Vec<CallSite>,
     /// In order of time.
     pub first_touches: Vec<FirstTouch>,
+    /// By [`ThreadIndex`]: number of samples of accesses that a cache served, found by the samples when a recording is
+    /// opened and not stored; empty if there are none.
+    pub cached_samples: Vec<u64>,
 }
 
 /// One frame of a call site. An inlined function is a frame of its own with `inlined` set, before the function that

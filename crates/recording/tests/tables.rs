@@ -104,6 +104,7 @@ fn tables() -> Tables {
         bias: 0,
     };
     Tables {
+        cached_samples: Vec::new(),
         objects: vec![object, symbol],
         threads: threads(),
         modules: vec![Module {

@@ -25,6 +25,8 @@ pub struct ReportOutput<'a> {
     version: u32,
     /// Number of recorded accesses.
     accesses: u64,
+    /// Samples of accesses that a cache served, which have no cost; they count as accesses.
+    cached: u64,
     /// Samples that were of computation.
     compute: u64,
     /// Samples that the kernel lost.
@@ -288,6 +290,7 @@ pub fn json(content: &Content, rows: usize, by: GroupBy, locate: &mut impl Locat
     let report = ReportOutput {
         version: nearpage_recording::JSON_VERSION,
         accesses,
+        cached: tables.cached_samples.iter().sum(),
         compute: attribution.counts.compute,
         lost: attribution.counts.lost,
         undecoded: attribution.counts.undecoded,

@@ -299,6 +299,11 @@ impl Page<'_> {
             .iter()
             .filter(|t| t.loads.count + t.stores.count > 0.0)
             .count();
+        let cached: u64 = tables.cached_samples.iter().sum();
+        let cached = (cached > 0).then(|| {
+            let samples = count(cached as f64);
+            format!("{samples} of cached lines, at no cost")
+        });
         let first = [
             accesses(totals.accesses, counts.accesses),
             threads_at_work(working, &created(&tables.threads)),
@@ -323,7 +328,8 @@ impl Page<'_> {
             .map(|(name, weight)| format!("{name} {}", percent(weight / shares_of)))
             .collect();
         let width = self.options.width;
-        let lines = [first.to_vec(), second];
+        let first = first.into_iter().chain(cached).collect();
+        let lines = [first, second];
         let lines = lines.iter().filter(|words| !words.is_empty());
         lines
             .map(|words| wrap(words, ", ", width, 2) + "\n")

@@ -206,6 +206,7 @@ fn recording_of(
         },
     });
     let mut tables = Tables {
+        cached_samples: Vec::new(),
         objects: vec![
             object(ObjectKind::Heap, "", GRID, GRID_PAGES, Some(0)),
             object(ObjectKind::Heap, "", RING, 512, Some(1)),

@@ -292,13 +292,15 @@ fn paces(input: &Input, latency_ns: &[Vec<f64>]) -> (Vec<Pace>, f64) {
     let cost_ns: f64 = objects.iter().map(ObjectGroup::cost_ns).sum();
     let threads = &input.tables.threads;
     let accesses: u64 = threads.iter().map(|thread| thread.counts.accesses).sum();
-    let each_ns = cost_ns / accesses.max(1) as f64;
-    let other = |thread: &nearpage_recording::Thread| {
-        (thread.counts.compute + thread.counts.undecoded) as f64 * each_ns
-    };
+    let cached = &input.tables.cached_samples;
+    let misses = accesses.saturating_sub(cached.iter().sum());
+    let each_ns = cost_ns / misses.max(1) as f64;
     let mut compute_ns = vec![0.0; threads.len()];
-    for (thread, first) in threads.iter().zip(counted_as(threads)) {
-        compute_ns[first.0 as usize] += other(thread);
+    for (at, (thread, first)) in threads.iter().zip(counted_as(threads)).enumerate() {
+        // What a cache serves takes time, too, wherever its page is.
+        let cached = cached.get(at).copied().unwrap_or(0);
+        let samples = thread.counts.compute + thread.counts.undecoded + cached;
+        compute_ns[first.0 as usize] += samples as f64 * each_ns;
     }
     let mut misses = vec![0.0; threads.len()];
     for group in objects {

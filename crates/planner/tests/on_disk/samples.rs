@@ -53,6 +53,7 @@ impl Samples {
             counts: SampleCounts::default(),
         };
         let tables = Tables {
+            cached_samples: Vec::new(),
             objects: vec![grid(HEAP, u64::from(threads) * SHARE_PAGES)],
             threads: (0..threads).map(thread).collect(),
             modules: vec![Module {
