@@ -1,10 +1,9 @@
 //! JSON of the report: all objects, threads and hot instructions.
 
+mod kinds;
 mod pages;
 mod rounded;
 pub(crate) mod single;
-
-use std::collections::BTreeMap;
 
 use nearpage_attribution::{
     Attribution, Confidence, Names, ObjectGroup, OperationTotals, Pattern, ThreadTotals, call_site,
@@ -12,7 +11,9 @@ use nearpage_attribution::{
 use nearpage_recording::{Frame, ObjectKind, Source, Tables};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
+use self::kinds::Kinds;
 use self::pages::{PageForm, add_use, pages};
 use self::rounded::{rounded, whole_parts};
 use crate::name::{created, hot_frame};
@@ -49,27 +50,6 @@ pub struct ReportOutput<'a> {
     /// For a trace, sums over all misses.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<TraceForm<'a>>,
-}
-
-/// Accesses by kind of object.
-#[derive(Serialize, JsonSchema)]
-struct Kinds {
-    /// Heap objects.
-    heap: u64,
-    /// Heap memory outside all logged objects.
-    heap_unresolved: u64,
-    /// Static objects.
-    r#static: u64,
-    /// Mappings.
-    mapping: u64,
-    /// Stacks.
-    stack: u64,
-    /// Thread-local storage.
-    tls: u64,
-    /// Code.
-    code: u64,
-    /// Unknown memory.
-    unknown: u64,
 }
 
 /// Objects that are shown as one: all of one call site, or one symbol.
@@ -262,28 +242,7 @@ pub fn json(content: &Content, rows: usize, by: GroupBy, locate: &mut impl Locat
         notes,
         ..
     } = *content;
-    let totals = &attribution.totals;
-    let kinds = [
-        totals.heap,
-        totals.heap_unresolved,
-        totals.statics,
-        totals.mapping,
-        totals.stack,
-        totals.tls,
-        totals.code,
-        totals.unknown,
-    ];
-    let accesses = kinds.iter().sum::<f64>().round() as u64;
-    let [
-        heap,
-        heap_unresolved,
-        r#static,
-        mapping,
-        stack,
-        tls,
-        code,
-        unknown,
-    ] = whole_parts(kinds);
+    let (accesses, kinds) = Kinds::of(&attribution.totals);
     let names = Names::new(tables, &attribution.objects);
     let (confidences, remedy) = content.confidences();
     let all_cost: f64 = attribution.objects.iter().map(ObjectGroup::cost_ns).sum();
@@ -296,16 +255,7 @@ pub fn json(content: &Content, rows: usize, by: GroupBy, locate: &mut impl Locat
         undecoded: attribution.counts.undecoded,
         source,
         notes,
-        attribution: Kinds {
-            heap,
-            heap_unresolved,
-            r#static,
-            mapping,
-            stack,
-            tls,
-            code,
-            unknown,
-        },
+        attribution: kinds,
         objects: attribution
             .objects
             .iter()

@@ -898,6 +898,7 @@ fn json_has_every_key_and_its_counts_add_up() {
         vec![
             "version",
             "accesses",
+            "cached",
             "compute",
             "notes",
             "lost",

@@ -104,7 +104,8 @@ extern "C" fn note_system_call(at: usize, function: Function) -> usize {
     match call {
         number::SETUID => TRACKER.user_changes(at, first as u32),
         number::SETREUID | number::SETRESUID => TRACKER.user_changes(at, second as u32),
-        number::CHROOT | number::SETNS | number::UNSHARE => TRACKER.access_may_end(at),
+        number::CHROOT | number::SETNS => TRACKER.access_may_end(at),
+        number::UNSHARE if may_lose_folder(first) => TRACKER.access_may_end(at),
         _ => {}
     }
     real::entry(function)
@@ -123,8 +124,17 @@ extern "C" fn note_new_user(at: usize, function: Function) -> usize {
 
 /// `chroot` and its like: the log's folder may have no path afterwards.
 extern "C" fn note_new_root(at: usize, function: Function) -> usize {
-    TRACKER.access_may_end(at);
+    // SAFETY: the entry stub keeps the argument there.
+    let flags = unsafe { *argument(at, 0) };
+    if !matches!(function, Function::unshare) || may_lose_folder(flags) {
+        TRACKER.access_may_end(at);
+    }
     real::entry(function)
+}
+
+/// Does `unshare` with these flags change paths or rights (`CLONE_NEWNS`, `CLONE_NEWUSER`)?
+fn may_lose_folder(flags: usize) -> bool {
+    flags & (0x2_0000 | 0x1000_0000) != 0
 }
 
 /// The process, or its child by `vfork`, becomes another program.
