@@ -329,19 +329,24 @@ impl Tracker {
     pub fn user_changes(&self, at: usize, user: u32) {
         const SAME: u32 = u32::MAX;
         // Only root writes into all folders; whether another user may write, the next segment shows.
-        if ![0, SAME].contains(&user) && sys::effective_user() == Some(0) {
-            self.access_may_end(at);
+        if ![0, SAME].contains(&user) {
+            self.access_may_end_if(at, || sys::effective_user() == Some(0));
         }
     }
 
     /// The process may lose its access to the log's folder.
     pub fn access_may_end(&self, at: usize) {
+        self.access_may_end_if(at, || true);
+    }
+
+    /// The same if `is_so`, which is asked only where system calls are allowed.
+    fn access_may_end_if(&self, at: usize, is_so: impl FnOnce() -> bool) {
         let _left_out = LeftOut::begin();
         let Some(_observed) = self.observe(at) else {
             return;
         };
         // The child of a vfork changes only itself, in its parent's memory.
-        if self.pid.load(Ordering::Relaxed) == sys::getpid() {
+        if self.pid.load(Ordering::Relaxed) == sys::getpid() && is_so() {
             self.log.reserve();
         }
     }
