@@ -315,7 +315,7 @@ impl Segments {
     }
 
     fn next_segment(&mut self) -> Result<(), Cause> {
-        let reserved = self.take_reserved().transpose().map_err(Cause::Segment)?;
+        let reserved = self.reserve.take().transpose().map_err(Cause::Segment)?;
         let blocks = match reserved {
             Some(_) => LARGEST_SEGMENT_BLOCKS,
             None => (FIRST_SEGMENT_BLOCKS << self.sequence.min(20)).min(LARGEST_SEGMENT_BLOCKS),

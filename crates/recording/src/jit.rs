@@ -17,7 +17,7 @@ use nearpage_files::memory_folder;
 
 use crate::elf::Symbol;
 use crate::folder;
-use crate::{Module, ModuleId, ModuleMapping, ObjectKind, Tables};
+use crate::{Module, ModuleId, ModuleMapping, Object, ObjectKind, Tables};
 
 /// Name of the code object of anonymous executable memory.
 pub(crate) const OBJECT: &str = "[jit]";
@@ -114,22 +114,17 @@ pub(crate) fn since(started_unix_ns: u64, attached: bool) -> SystemTime {
     }
 }
 
-/// Is this the address of code that a process generated?
-pub fn is_generated_code(tables: &Tables, address: u64) -> bool {
-    tables.objects.iter().any(|object| {
-        object.kind == ObjectKind::Code
-            && object.name == OBJECT
-            && address.wrapping_sub(object.address) < object.size_bytes
-    })
+/// The objects that are code which processes generated.
+pub fn generated_code(objects: &[Object]) -> impl Iterator<Item = &Object> {
+    objects
+        .iter()
+        .filter(|object| object.kind == ObjectKind::Code && object.name == OBJECT)
 }
 
 /// Adds a module for generated code to each process with a map in the folder.
 pub(crate) fn add_modules(folder: &Path, tables: &mut Tables) {
     let mut modules: BTreeMap<u32, Option<ModuleId>> = BTreeMap::new();
-    for object in &tables.objects {
-        if object.kind != ObjectKind::Code || object.name != OBJECT {
-            continue;
-        }
+    for object in generated_code(&tables.objects) {
         let module = modules.entry(object.pid).or_insert_with(|| {
             if !folder.join(map_file(object.pid)).is_file() {
                 return None;

@@ -53,7 +53,7 @@ pub mod trace;
 pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
 pub use error::Error;
 
-pub use jit::is_generated_code;
+pub use jit::generated_code;
 pub use job::{Job, RankRecording, rank_words};
 pub use launched::{Binding, Launched, Launcher, fit_for_a_file};
 pub use log::{Finished, LogWriter};

@@ -72,9 +72,7 @@ impl ChunkReader<'_> {
         match self.accesses {
             Accesses::Table(table) => table.read_chunk(number, self.threads, needed, batch)?,
             Accesses::Log(log) => log.read_chunk(number, batch)?,
-            Accesses::Trace(trace) => {
-                return trace.read_chunk(number, columns, batch, &mut self.open);
-            }
+            Accesses::Trace(trace) => trace.read_chunk(number, needed, batch, &mut self.open)?,
         }
         if columns.cost_ns {
             self.cached.take_costs(batch);
@@ -146,16 +144,20 @@ impl Recording {
         let paths = ModulePaths::default();
         if !has_tables && metadata.status == Status::Complete {
             match convert::convert(folder, &paths) {
-                Ok(()) => return Self::open_tables(folder, folder::read_metadata(folder)?),
+                Ok(()) => {
+                    let recording = Self::open_tables(folder, folder::read_metadata(folder)?)?;
+                    return Ok(recording.with_cached_lines());
+                }
                 Err(Error::Io { .. }) => {} // A folder that can't be written to, or a full disk.
                 Err(other) => return Err(other),
             }
         }
-        if has_tables {
-            Self::open_tables(folder, metadata)
+        let recording = if has_tables {
+            Self::open_tables(folder, metadata)?
         } else {
-            Self::open_log(folder, metadata, &paths)
-        }
+            Self::open_log(folder, metadata, &paths)?
+        };
+        Ok(recording.with_cached_lines())
     }
 
     fn open_tables(folder: &Path, metadata: Metadata) -> Result<Self, Error> {
@@ -172,15 +174,14 @@ impl Recording {
             tables.check_trace(folder, traced.threads())?;
             Accesses::Trace(traced.into())
         };
-        let recording = Self {
+        Ok(Self {
             folder: folder.to_owned(),
             metadata,
             machine,
             tables,
             accesses,
             cached: CachedLines::default(),
-        };
-        Ok(recording.with_cached_lines())
+        })
     }
 
     fn open_log(folder: &Path, mut metadata: Metadata, paths: &ModulePaths) -> Result<Self, Error> {
@@ -194,7 +195,7 @@ impl Recording {
             traced,
         } = convert::from_logs(folder, &machine, &mut metadata, paths)?;
         let tables = assembled.tables;
-        let recording = Self {
+        Ok(Self {
             folder: folder.to_owned(),
             metadata,
             machine,
@@ -204,8 +205,7 @@ impl Recording {
                 None => Accesses::Log(log),
             },
             cached: CachedLines::default(),
-        };
-        Ok(recording.with_cached_lines())
+        })
     }
 
     /// Finds the lines that threads have in their caches, if samples by time do not tell. Chunks that cannot be read are

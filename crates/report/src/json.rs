@@ -5,13 +5,14 @@ mod pages;
 mod rounded;
 pub(crate) mod single;
 
+use std::collections::BTreeMap;
+
 use nearpage_attribution::{
     Attribution, Confidence, Names, ObjectGroup, OperationTotals, Pattern, ThreadTotals, call_site,
 };
 use nearpage_recording::{Frame, ObjectKind, Source, Tables};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 use self::kinds::Kinds;
 use self::pages::{PageForm, add_use, pages};

@@ -3,11 +3,12 @@
 //! Over 500 lines: the tables of objects, threads and pages share their columns.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use nearpage_amount::{bytes, count, counted, percent, time};
 use nearpage_attribution::{Confidence, Names, ObjectGroup, OperationTotals, place};
 use nearpage_machine::CpuId;
-use nearpage_recording::is_generated_code;
+use nearpage_recording::generated_code;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -475,6 +476,9 @@ impl Page<'_> {
             .collect();
         let (heading, lines) = lines(columns, "object", &names, self.options.width);
         self.head(out, &heading, lines.len());
+        let generated: Vec<Range<u64>> = generated_code(&tables.objects)
+            .map(|code| code.address..code.address.saturating_add(code.size_bytes))
+            .collect();
         let mut shows_generated_code = false;
         for ((group, confidence), line) in groups.into_iter().zip(confidences).zip(lines) {
             let pattern = pattern_words(&group.pattern, &attribution.teams, &tables.threads);
@@ -490,7 +494,7 @@ impl Page<'_> {
             if let Some(hot) = hot.filter(|hot| hot.module.is_some() || hot.offset > 0) {
                 let frame = hot_frame(hot.module, hot.offset, locate);
                 shows_generated_code |=
-                    hot.module.is_none() && is_generated_code(tables, hot.offset);
+                    hot.module.is_none() && generated.iter().any(|code| code.contains(&hot.offset));
                 let place = printable(&place(tables, &frame));
                 // Template arguments can fill a screen.
                 let place = shorten(&place, self.options.width - INDENT);

@@ -113,9 +113,11 @@ impl Budget {
         }
     }
 
-    /// Time for which threads have been running in the present phase.
-    pub fn phase_ns(&self) -> f64 {
-        self.phase.as_ref().map_or(0.0, |phase| phase.active_ns)
+    /// Whether no thread has been running in the present phase yet.
+    pub fn is_phase_new(&self) -> bool {
+        self.phase
+            .as_ref()
+            .is_none_or(|phase| phase.active_ns == 0.0)
     }
 
     /// Whether a phase would begin if so many threads were busy.

@@ -248,7 +248,7 @@ impl BudgetedRate {
             threads: self.threads,
             ahead_ns,
         });
-        if self.budget.phase_ns() == 0.0 {
+        if self.budget.is_phase_new() {
             self.phase_began_ns = now_ns;
         }
         // Near the steady rate, switching between levels costs more than it gains.

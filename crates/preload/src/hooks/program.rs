@@ -132,9 +132,11 @@ extern "C" fn note_new_root(at: usize, function: Function) -> usize {
     real::entry(function)
 }
 
-/// Does `unshare` with these flags change paths or rights (`CLONE_NEWNS`, `CLONE_NEWUSER`)?
+/// Does `unshare` with these flags change paths or rights?
 fn may_lose_folder(flags: usize) -> bool {
-    flags & (0x2_0000 | 0x1000_0000) != 0
+    const CLONE_NEWNS: usize = 0x2_0000;
+    const CLONE_NEWUSER: usize = 0x1000_0000;
+    flags & (CLONE_NEWNS | CLONE_NEWUSER) != 0
 }
 
 /// The process, or its child by `vfork`, becomes another program.

@@ -27,7 +27,7 @@ impl Reserve {
     }
 
     /// Takes a segment. It becomes accessible, and its header's page present.
-    fn take(&mut self) -> Option<Result<usize, Errno>> {
+    pub fn take(&mut self) -> Option<Result<usize, Errno>> {
         let start = core::mem::take(self.0.iter_mut().find(|start| **start != 0)?);
         // SAFETY: a segment that nothing uses yet.
         let opened =
@@ -62,11 +62,6 @@ impl Segments {
             })?;
         }
         Ok(())
-    }
-
-    /// The next reserved segment.
-    pub(super) fn take_reserved(&mut self) -> Option<Result<usize, Errno>> {
-        self.reserve.take()
     }
 }
 
