@@ -2,7 +2,6 @@
 //! work.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Context;
@@ -25,9 +24,9 @@ pub enum Attempt<T> {
 /// # Errors
 /// The file cannot be read, or nearpage did not write it.
 pub fn kept<T: DeserializeOwned>(path: &Path, what: &str) -> anyhow::Result<Option<T>> {
-    let text = match nearpage_files::read_text(path, FILE_BYTES_MAX) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        text => text.with_context(|| format!("{}: can't be read", path.display()))?,
+    let text = nearpage_files::if_there(nearpage_files::read_text(path, FILE_BYTES_MAX));
+    let Some(text) = text.with_context(|| format!("{}: can't be read", path.display()))? else {
+        return Ok(None);
     };
     let cell = serde_json::from_str(&text)
         .with_context(|| format!("{}: not {what}; remove it to run again", path.display()))?;

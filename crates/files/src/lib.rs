@@ -45,6 +45,17 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
     opened(options.read(true).write(true), flags, path)
 }
 
+/// The result of reading or removing a file; `None` if there is none.
+///
+/// # Errors
+/// All errors but [`io::ErrorKind::NotFound`].
+pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// Opens a folder.
 ///
 /// # Errors

@@ -66,9 +66,8 @@ impl TemporaryFolder {
 
 /// Locks and returns the folder; `None` if another process has a lock on it, or has already removed it.
 fn own(path: &Path) -> io::Result<Option<File>> {
-    let folder = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
+    let Some(folder) = crate::if_there(File::open(path))? else {
+        return Ok(None);
     };
     let is_there = || fs::metadata(path).is_ok_and(|now| now.ino() == own_number(&folder));
     Ok((folder.try_lock().is_ok() && is_there()).then_some(folder))

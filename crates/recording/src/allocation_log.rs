@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use nearpage_files::if_there;
 use nearpage_wire::allocation_log::{
     BLOCK_HEADER_BYTES, BLOCK_MAGIC, Kind, Record, Records, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
 };
@@ -40,12 +41,8 @@ pub struct Damage {
 /// [`Error::Io`].
 pub fn find(folder: &Path) -> Result<Vec<ImageLog>, Error> {
     let mut images: BTreeMap<(u64, u32), BTreeMap<u32, PathBuf>> = BTreeMap::new();
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).at(folder, "read the folder"),
-    };
-    for entry in entries {
+    let entries = if_there(std::fs::read_dir(folder)).at(folder, "read the folder")?;
+    for entry in entries.into_iter().flatten() {
         let path = entry.at(folder, "read the folder")?.path();
         let name = path
             .file_name()
@@ -102,8 +99,11 @@ fn read_segment(
     damage: &mut Damage,
     each: &mut impl FnMut(u32, Record<'_>),
 ) -> Result<(), Error> {
-    let mut file =
-        BufReader::with_capacity(256 * 1024, nearpage_files::open(path).at(path, "open")?);
+    let Some(file) = if_there(nearpage_files::open(path)).at(path, "open")? else {
+        // A process that lives on had no room for the segment, and has removed it.
+        return Ok(());
+    };
+    let mut file = BufReader::with_capacity(256 * 1024, file);
     let mut header = [0; SEGMENT_HEADER_BYTES];
     if !fill(&mut file, &mut header).at(path, "read")? || header[..7] != SEGMENT_MAGIC[..7] {
         // An all-zero header is a segment whose writer was killed before it began.

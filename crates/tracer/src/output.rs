@@ -34,10 +34,23 @@ struct Open {
     inode: u64,
 }
 
-/// Has the recording in this folder ended? Asked after the file was made: either the recorder, which marks the end, sees the
-/// file, or this is true.
+/// Has the recording in this file's folder ended?
 fn is_over(path: &Path) -> bool {
     path.with_file_name(ENDED_FILE).exists()
+}
+
+/// Makes a file of the trace, unless the recording has ended. That is asked again after the file was made: either the
+/// recorder, which marks the end, sees the file, or this does not leave one behind.
+fn make(path: &Path, options: &mut OpenOptions) -> std::io::Result<File> {
+    if is_over(path) {
+        return Err(ErrorKind::NotFound.into());
+    }
+    let file = options.create_new(true).open(path)?;
+    if is_over(path) {
+        let _ = std::fs::remove_file(path);
+        return Err(ErrorKind::NotFound.into());
+    }
+    Ok(file)
 }
 
 impl Output {
@@ -48,14 +61,7 @@ impl Output {
     pub fn create(folder: &Path, header: &FileHeader) -> std::io::Result<Self> {
         let name = format!("trace-{}-{}.trace", header.pid, header.start_ns);
         let path = folder.join(name);
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create_new(true)
-            .open(&path)?;
-        if is_over(&path) {
-            let _ = std::fs::remove_file(&path);
-            return Err(ErrorKind::NotFound.into());
-        }
+        let mut file = make(&path, OpenOptions::new().append(true))?;
         let header = header.to_bytes();
         system::refuse_beyond_limit(header.len() as u64)?;
         file.write_all(&header)?;
@@ -157,12 +163,8 @@ impl Open {
 
 /// Maps a new file. `None` if the disk has no room, or the recording has ended.
 fn mapped(path: &Path, bytes: usize) -> Option<Memory> {
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create_new(true).open(path);
-    let memory = file
-        .ok()
-        .and_then(|file| Memory::new(Some(&file), bytes))
-        .filter(|_| !is_over(path));
+    let file = make(path, OpenOptions::new().read(true).write(true)).ok()?;
+    let memory = Memory::new(Some(&file), bytes);
     if memory.is_none() {
         // On a full disk the rest of the trace has no room either.
         let _ = std::fs::remove_file(path);

@@ -126,12 +126,9 @@ impl History {
 
     /// Reads the history; without a file, the history is empty.
     pub fn read(&self) -> io::Result<HistoryContent> {
-        let mut file = match nearpage_files::open_to_write(&self.path()) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(HistoryContent::default());
-            }
-            Err(error) => return Err(error),
+        let file = nearpage_files::open_to_write(&self.path());
+        let Some(mut file) = nearpage_files::if_there(file)? else {
+            return Ok(HistoryContent::default());
         };
         let mut bytes = Vec::new();
         Read::by_ref(&mut file)

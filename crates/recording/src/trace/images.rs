@@ -1,8 +1,9 @@
 //! The trace files of a recording: process images in order, and the recording's threads in each image.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use nearpage_files::path_from_text;
+use nearpage_files::{if_there, path_from_text};
 use nearpage_wire::is_runtime_module;
 
 use super::file::{Mapped, TraceFile};
@@ -36,6 +37,8 @@ impl Images {
             match TraceFile::open(&path) {
                 Ok(file) => images.files.push(file),
                 Err(error @ Error::Damaged { .. }) => images.notes.push(error.to_string()),
+                // A process that began after the recording's end has removed its file.
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
@@ -239,13 +242,9 @@ impl TraceFile {
 
 /// The trace files in `folder`; none if the folder does not exist.
 fn find(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).at(folder, "read the folder"),
-    };
+    let entries = if_there(std::fs::read_dir(folder)).at(folder, "read the folder")?;
     let mut paths = Vec::new();
-    for entry in entries {
+    for entry in entries.into_iter().flatten() {
         let path = entry.at(folder, "read the folder")?.path();
         let name = path.file_name().and_then(|name| name.to_str());
         if name.is_some_and(|name| name.starts_with("trace-") && name.ends_with(".trace")) {

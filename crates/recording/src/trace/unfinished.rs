@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use nearpage_files::if_there;
 use nearpage_wire::trace::{
     COUNTERS, ENDED_FILE, EVENT_BYTES_MAX, Event, FILE_HEADER_BYTES, FRAME_HEADER_BYTES,
     FrameHeader, FrameKind, SIGNALS_FILE, finish_frame, open_counters,
@@ -83,11 +84,14 @@ pub fn end(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error> {
     going_on.sort_by_key(|path| path.extension().is_some_and(|kind| kind == "trace"));
     let copy = folder.join("copy");
     for path in going_on {
-        match fs::copy(&path, &copy) {
-            Ok(_) => fs::rename(&copy, &path).at(&path, "replace")?,
+        let Some(bytes) = if_there(fs::copy(&path, &copy)).at(&path, "copy")? else {
             // Its process has ended meanwhile.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).at(&path, "copy"),
+            continue;
+        };
+        fs::rename(&copy, &path).at(&path, "replace")?;
+        if bytes < FILE_HEADER_BYTES as u64 {
+            // Its process was just making it, and has traced nothing.
+            remove(&path)?;
         }
     }
     finish(folder, |_| false)
@@ -105,8 +109,13 @@ fn parse(name: &str) -> Option<(u32, u64, &str)> {
     Some((pid.parse().ok()?, start_ns.parse().ok()?, kind))
 }
 
+/// Appends the unfinished frames in `open` to their trace. Processes that live on may remove any of the files meanwhile.
 fn append(trace: &Path, open: &[PathBuf]) -> Result<usize, Error> {
-    let mut file = nearpage_files::open_to_write(trace).at(trace, "open")?;
+    let Some(mut file) = if_there(nearpage_files::open_to_write(trace)).at(trace, "open")? else {
+        // Nothing was traced before the recording's end.
+        open.iter().try_for_each(|path| remove(path))?;
+        return Ok(0);
+    };
     let (end, mut headers) = whole_frames(trace, &file)?;
     // A partial frame at the end was just being written; its `.open` file has the whole frame.
     file.set_len(end).at(trace, "cut")?;
@@ -119,7 +128,12 @@ fn append(trace: &Path, open: &[PathBuf]) -> Result<usize, Error> {
         totals = None;
     }
     for path in open {
-        let mut bytes = nearpage_files::read(path, u64::MAX).at(path, "read")?;
+        let Some(mut bytes) = if_there(nearpage_files::read(path, u64::MAX)).at(path, "read")?
+        else {
+            // Its thread or process has just ended, and the trace has everything.
+            totals = None;
+            continue;
+        };
         totals = totals.zip(open_counters(&bytes)).map(sum);
         if let Some(frame) = finish_frame(&mut bytes)
             && !headers.iter().any(|header| is_of(header, frame))
@@ -135,9 +149,15 @@ fn append(trace: &Path, open: &[PathBuf]) -> Result<usize, Error> {
             .at(trace, "write")?;
     }
     for path in open {
-        fs::remove_file(path).at(path, "remove")?;
+        remove(path)?;
     }
     Ok(finished)
+}
+
+/// Removes a file that its process may remove at the same time.
+fn remove(path: &Path) -> Result<(), Error> {
+    if_there(fs::remove_file(path)).at(path, "remove")?;
+    Ok(())
 }
 
 fn sum((mut totals, counters): ([u64; COUNTERS], [u64; COUNTERS])) -> [u64; COUNTERS] {
@@ -254,6 +274,33 @@ mod tests {
             dependences: false,
         }
         .to_bytes()
+    }
+
+    #[test]
+    fn files_that_processes_remove_at_the_end_are_no_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let begins = begins();
+        fs::write(at("trace-12-100.trace"), begins).unwrap();
+        fs::write(at("trace-12-100.0.open"), open(0, b"one")).unwrap();
+        // Just made, with nothing in it.
+        fs::write(at("trace-13-1.trace"), []).unwrap();
+        // Of a trace that was removed.
+        fs::write(at("trace-14-1.0.open"), open(0, b"")).unwrap();
+        // Removed after they were listed: links to nowhere are listed, and are not there.
+        for gone in ["trace-12-100.1.open", "trace-15-1.trace"] {
+            std::os::unix::fs::symlink("nowhere", at(gone)).unwrap();
+        }
+        assert_eq!(end(folder.path(), |pid| pid != 14).unwrap(), 1);
+        let expected = [&begins[..], &sealed(0, b"one")].concat();
+        assert_eq!(fs::read(at("trace-12-100.trace")).unwrap(), expected);
+        let left = fs::read_dir(folder.path()).unwrap();
+        let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [ENDED_FILE, "trace-12-100.trace", "trace-15-1.trace"]);
+
+        let images = super::super::images::Images::open(folder.path()).unwrap();
+        assert_eq!((images.files.len(), images.notes), (1, vec![]));
     }
 
     #[test]
