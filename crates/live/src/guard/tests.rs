@@ -16,6 +16,14 @@ fn loss(share: f64) -> IntervalLoss {
     }
 }
 
+/// A second with a measured share of lost time, in thousandths.
+fn measured(share_per_1000: u32, period_ns: f64) -> IntervalLoss {
+    IntervalLoss {
+        period_ns,
+        ..loss(f64::from(share_per_1000) / 1000.0)
+    }
+}
+
 /// Number of intervals before the first move.
 fn until_it_is_tried(guard: &mut Guard) -> u32 {
     let mut intervals = 0;
@@ -135,10 +143,7 @@ fn noise_of_an_irregular_program_is_no_harm() {
         40, 64, 87, 34, 74, 83, 53, 72, 27, 47, 55, 64, 60, 63, 63, 48, 47, 51,
     ];
     for share in shares {
-        let of = IntervalLoss {
-            period_ns: 3e5,
-            ..loss(f64::from(share) / 1000.0)
-        };
+        let of = measured(share, 3e5);
         assert_ne!(guard.judge(of, 100, 0), Verdict::MoveBack, "{share}");
     }
     assert_eq!(guard.stage(), Stage::Going);
@@ -155,10 +160,7 @@ fn a_slow_change_while_pages_move_is_no_harm() {
         727, 714, 705, 698, 713, 701, 700, 717, 695, 725, 751, 736, 717, 723, 762, 780,
     ];
     for share in shares {
-        let of = IntervalLoss {
-            period_ns: 4e5,
-            ..loss(f64::from(share) / 1000.0)
-        };
+        let of = measured(share, 4e5);
         assert_ne!(guard.judge(of, 100, 0), Verdict::MoveBack, "{share}");
         guard.note(100, true);
     }
@@ -182,10 +184,7 @@ fn a_phase_that_begins_with_the_trial_is_no_harm() {
         6005, 6466, 6127, 3987, 4576, 6404, 5914, 4634, 6836,
     ];
     for (share, samples) in shares.into_iter().zip(samples) {
-        let of = IntervalLoss {
-            period_ns: 1e9 / f64::from(samples),
-            ..loss(f64::from(share) / 1000.0)
-        };
+        let of = measured(share, 1e9 / f64::from(samples));
         assert_ne!(guard.judge(of, 100, 0), Verdict::MoveBack, "{share}");
         guard.note(100, true);
     }

@@ -276,6 +276,15 @@ mod tests {
         .to_bytes()
     }
 
+    fn names_in(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
     #[test]
     fn files_that_processes_remove_at_the_end_are_no_errors() {
         let folder = tempfile::tempdir().unwrap();
@@ -294,10 +303,10 @@ mod tests {
         assert_eq!(end(folder.path(), |pid| pid != 14).unwrap(), 1);
         let expected = [&begins[..], &sealed(0, b"one")].concat();
         assert_eq!(fs::read(at("trace-12-100.trace")).unwrap(), expected);
-        let left = fs::read_dir(folder.path()).unwrap();
-        let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
-        left.sort();
-        assert_eq!(left, [ENDED_FILE, "trace-12-100.trace", "trace-15-1.trace"]);
+        assert_eq!(
+            names_in(folder.path()),
+            [ENDED_FILE, "trace-12-100.trace", "trace-15-1.trace"]
+        );
 
         let images = super::super::images::Images::open(folder.path()).unwrap();
         assert_eq!((images.files.len(), images.notes), (1, vec![]));
@@ -330,11 +339,7 @@ mod tests {
         let before = [&begins[..], &sealed(0, b"five")].concat();
         assert_eq!(fs::read(at("trace-13-1.trace")).unwrap(), before);
         assert_eq!(fs::read(at("trace-13-2.trace")).unwrap(), begins);
-        let mut left: Vec<_> = fs::read_dir(folder.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        left.sort();
+        let left = names_in(folder.path());
         let traces = [
             "trace-12-100.trace",
             "trace-13-1.trace",
@@ -366,11 +371,7 @@ mod tests {
         going_on.write_all(&sealed(1, b"two and more")).unwrap();
         let expected = [&whole[..], &sealed(1, b"two")].concat();
         assert_eq!(fs::read(at("trace-12-100.trace")).unwrap(), expected);
-        let mut left: Vec<_> = fs::read_dir(folder.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        left.sort();
+        let left = names_in(folder.path());
         assert_eq!(left, ["ended", "trace-12-100.trace"]);
     }
 
