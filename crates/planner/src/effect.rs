@@ -1,7 +1,7 @@
 //! Local and remote accesses under a placement, without contention.
 
 use std::cell::LazyCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearpage_attribution::{Cell, InstanceUse, ObjectGroup};
 use nearpage_recording::ThreadIndex;
@@ -142,26 +142,63 @@ pub(crate) fn under_first_touch<C: Count>(context: &Context, group: &ObjectGroup
         return Some(counts);
     }
     let touches = context.first_touches(group);
+    let cells = group.affinity.cells.iter();
+    let cells = || {
+        cells
+            .clone()
+            .filter(|cell| context.places.knows(cell.thread))
+    };
+    let known = |cell: &Cell| {
+        let toucher = touches.toucher(cell.page)?;
+        Some((cell.thread, cell.accesses(), Holder::Thread(toucher)))
+    };
+    let known: Vec<HeldAccesses> = cells().filter_map(known).collect();
+    let known_sum: f64 = known.iter().map(|one| one.1).sum();
+    let all: f64 = cells().map(Cell::accesses).sum();
+    (known_sum > 0.0 && known_sum >= all / 2.0).then(|| all_as_known(context, group, &known))
+}
+
+/// Accesses of a thread, by weight, to pages of one holder.
+pub(crate) type HeldAccesses<'a> = (ThreadIndex, f64, Holder<'a>);
+
+/// A group's accesses without its initialisation, if the holders of some are known. Each thread's other accesses count
+/// like its known ones, or, if it has none, like those of all threads. So the number of accesses is that of any other
+/// placement.
+pub(crate) fn all_as_known<C: Count>(
+    context: &Context,
+    group: &ObjectGroup,
+    known: &[HeldAccesses],
+) -> C {
     let mut counts = C::default();
-    let (mut known, mut all) = (0.0, 0.0);
+    let is_held = |holder: Holder| match holder {
+        Holder::Thread(owner) => context.node_position(owner).is_some(),
+        _ => true,
+    };
+    let known = || known.iter().filter(|one| one.1 > 0.0 && is_held(one.2));
+    let mut threads: BTreeMap<ThreadIndex, [f64; 2]> = BTreeMap::new();
     for cell in &group.affinity.cells {
-        if !context.places.knows(cell.thread) {
-            continue;
-        }
-        all += cell.accesses();
-        if let Some(toucher) = touches.toucher(cell.page) {
-            let holder = Holder::Thread(toucher);
-            counts.add(context, Part::Use, cell.thread, cell.accesses(), holder);
-            known += cell.accesses();
+        threads.entry(cell.thread).or_default()[0] += cell.accesses();
+    }
+    for (thread, count, _) in known() {
+        threads.entry(*thread).or_default()[1] += count;
+    }
+    for &(thread, count, holder) in known() {
+        let [all, of_thread] = threads[&thread];
+        counts.add(context, Part::Use, thread, count * all / of_thread, holder);
+    }
+    let all_known: f64 = known().map(|one| one.1).sum();
+    for (&thread, &[all, _]) in threads.iter().filter(|(_, sums)| sums[1] <= 0.0) {
+        for &(_, count, holder) in known() {
+            counts.add(context, Part::Use, thread, count * all / all_known, holder);
         }
     }
-    (known > 0.0 && known >= all / 2.0).then_some(counts)
+    counts
 }
 
 /// A group's accesses if several threads allocated its objects: each object is where its allocator touched it. Laid
 /// over each other, such objects have pages of several first touches, and a thread that uses its own object more than
 /// others' would seem to use any of them alike. None if one thread allocated all objects, or if other threads than the
-/// allocators touched most of their pages.
+/// allocators touched most of their pages. Of many objects, the largest are followed.
 fn at_allocators<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> {
     let objects = &context.tables.objects;
     let allocator = |one: &InstanceUse| {
@@ -177,23 +214,11 @@ fn at_allocators<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> 
     if 2 * by_them.count() < touches.len() {
         return None;
     }
-    // Of many objects, the largest are followed; the others are taken to be used alike.
-    let known = |one: &&InstanceUse| context.places.knows(one.thread);
-    let followed: f64 = group
-        .uses
-        .iter()
-        .filter(known)
-        .map(|one| one.accesses)
-        .sum();
-    let cells = group.affinity.cells.iter();
-    let cells = cells.filter(|cell| context.places.knows(cell.thread));
-    let scale = cells.map(Cell::accesses).sum::<f64>() / followed.max(f64::MIN_POSITIVE);
-    let mut counts = C::default();
-    for one in group.uses.iter().filter(known) {
-        let holder = Holder::Thread(allocator(one)?);
-        counts.add(context, Part::Use, one.thread, scale * one.accesses, holder);
-    }
-    Some(counts)
+    let uses = group.uses.iter();
+    let uses = uses.filter(|one| context.places.knows(one.thread));
+    let known = uses.map(|one| Some((one.thread, one.accesses, Holder::Thread(allocator(one)?))));
+    let known: Option<Vec<HeldAccesses>> = known.collect();
+    Some(all_as_known(context, group, &known?))
 }
 
 /// Share of a group's accesses that are by the thread that `owner` gives for the page or, without `same_thread`, by any
@@ -224,4 +249,84 @@ pub(crate) fn share_near(
         near += if is_near { cell.accesses() } else { 0.0 };
     }
     (known > 0.0 && known >= all / 2.0).then(|| near / known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Input;
+    use crate::interval::tests::with_blocks;
+
+    /// Accesses by thread.
+    #[derive(Debug, Default, PartialEq)]
+    struct ByThread(BTreeMap<ThreadIndex, f64>);
+
+    impl Count for ByThread {
+        fn count(&mut self, _: &Context, access: Access) {
+            *self.0.entry(access.thread).or_default() += access.count;
+        }
+    }
+
+    #[test]
+    fn a_plan_seems_slower_because_first_touch_leaves_out_accesses() {
+        with_blocks(1e6, |_, input| {
+            let context = Context::new(input);
+            let whole = ResolvedPlacement::Whole(Holder::Thread(ThreadIndex(0)));
+            let group = &input.attribution.objects[0];
+            let placed: ByThread = under_placement(&context, group, &whole);
+            assert_eq!(placed.0.len(), 4);
+            assert!(placed.0.values().all(|accesses| *accesses > 0.0));
+            let touched_from = |first_known: u32| {
+                let mut attribution = input.attribution.clone();
+                attribution.objects[0].first_touches = vec![(first_known, ThreadIndex(2))];
+                let program = input.program.clone();
+                let input = Input {
+                    attribution: &attribution,
+                    program,
+                    ..*input
+                };
+                under_first_touch::<ByThread>(&Context::new(&input), &attribution.objects[0])
+            };
+            // The first touch of earlier pages is unknown, such as of the blocks of threads 0 and 1.
+            for first_known in [0, 1, group.affinity.pages / 2] {
+                let touched = touched_from(first_known).expect("half of the accesses are known");
+                assert_eq!(touched.0.len(), 4);
+                for (thread, accesses) in &touched.0 {
+                    assert!((accesses - placed.0[thread]).abs() < 1e-6 * accesses);
+                }
+            }
+            assert_eq!(touched_from(group.affinity.pages - 1), None);
+        });
+    }
+
+    #[test]
+    fn accesses_without_a_known_holder_go_where_known_ones_go() {
+        with_blocks(1e6, |_, input| {
+            let context = Context::new(input);
+            let group = &input.attribution.objects[0];
+            let of = |thread| {
+                group
+                    .affinity
+                    .cells
+                    .iter()
+                    .filter(move |cell| cell.thread == thread)
+            };
+            let all = |thread| of(thread).map(Cell::accesses).sum::<f64>();
+            let [own, other] = [ThreadIndex(1), ThreadIndex(2)];
+            // A quarter of one thread's accesses are known, half of them its own; of the others, nothing is known.
+            let part = all(own) / 8.0;
+            let known = [
+                (own, part, Holder::Thread(own)),
+                (own, part, Holder::Thread(other)),
+            ];
+            let tally: Tally = all_as_known(&context, group, &known);
+            let every: f64 = group.affinity.cells.iter().map(Cell::accesses).sum();
+            assert!((tally.accesses - every).abs() < 1e-6 * every);
+            assert!((tally.local - (all(own) + all(other)) / 2.0).abs() < 1e-6 * every);
+            assert_eq!(
+                all_as_known::<Tally>(&context, group, &[]),
+                Tally::default()
+            );
+        });
+    }
 }

@@ -5,7 +5,9 @@ use nearpage_plan::{Decision, Placement, Start};
 use nearpage_recording::{Object, ThreadIndex};
 
 use crate::context::{Context, FirstTouchBasis};
-use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_placement};
+use crate::effect::{
+    Count, HeldAccesses, add_initialisation, all_as_known, under_first_touch, under_placement,
+};
 use crate::holder::{Holder, ResolvedPlacement, of_instance};
 use crate::instances::{self, Instances, picks, touched_by_users};
 use crate::parameters::Parameters;
@@ -99,7 +101,7 @@ pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<
         .or_else(any)
 }
 
-/// Sums a group's instances. `owner` gives an instance's holder from the object and its allocating thread. Instances
+/// Sums a group's instances, of which the largest are followed. `owner` gives an instance's holder from the object and its allocating thread. Instances
 /// without an owner are spread, or else are where first touch puts them.
 fn over_instances<'a, C: Count>(
     context: &Context<'a>,
@@ -108,7 +110,7 @@ fn over_instances<'a, C: Count>(
     spread: Option<&ResolvedPlacement>,
 ) -> C {
     let by_users = touched_by_users(context, group);
-    let mut counts = C::default();
+    let mut known: Vec<HeldAccesses> = Vec::new();
     for uses in group.uses.chunk_by(|a, b| a.object == b.object) {
         let object = context.tables.objects.get(uses[0].object.0 as usize);
         let most = uses.iter().max_by(|a, b| a.samples.total_cmp(&b.samples));
@@ -122,11 +124,9 @@ fn over_instances<'a, C: Count>(
             (None, None) if by_users => Holder::Thread(most.thread),
             (None, None) => Holder::Thread(allocator),
         };
-        for one in uses {
-            counts.add(context, Part::Use, one.thread, one.accesses, holder);
-        }
+        known.extend(uses.iter().map(|one| (one.thread, one.accesses, holder)));
     }
-    counts
+    all_as_known(context, group, &known)
 }
 
 fn instances_decided<'a, C: Count>(

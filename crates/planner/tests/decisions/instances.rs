@@ -8,7 +8,7 @@ use super::*;
 fn instances_go_to_their_users_in_order_of_allocation() {
     let mut recording = Recording::new(4);
     let cells: Vec<_> = (0..4)
-        .flat_map(|page| (0..3).map(move |thread| (page, thread, 4.0)))
+        .flat_map(|page| [(page, 0, 6.0), (page, 1, 2.0), (page, 2, 4.0)])
         .collect();
     recording.object("buffers", 4, Pattern::Shared, &cells);
     recording.tables.objects.clear();
