@@ -57,7 +57,7 @@ pub use job::{GroupPlan, JobPlan, PartChoice, PlanFile, Rank, RankList};
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};
 pub use place_rule::PlaceRule;
-pub use predicted::{PlanPrediction, slower_than_first_touch};
+pub use predicted::{PlanPrediction, is_slower, slower_than_first_touch};
 pub use program::{ProgramImage, resolve_command};
 pub use shape::{Parts, Tiles};
 pub use size::{parse_size, print_size};

@@ -69,7 +69,7 @@ pub(crate) fn change(times: &Times) -> f64 {
 
 /// How sure the model is of a plan, for a recording of samples. `times`: predicted times; `of_all`: change of all
 /// threads' time.
-pub(crate) fn of_samples(
+fn of_samples(
     plan: &Plan,
     input: &Input,
     parameters: &Parameters,
@@ -108,8 +108,22 @@ pub(crate) fn of_samples(
     }
 }
 
+/// How sure the model is of a plan's times, of a trace that is not replayed or of samples.
+pub(crate) fn of_model(
+    is_traced: bool,
+    plan: &Plan,
+    input: &Input,
+    parameters: &Parameters,
+    modelled: &([Times; 2], f64),
+) -> Uncertainty {
+    match is_traced {
+        true => of_all(input, parameters, &modelled.0),
+        false => of_samples(plan, input, parameters, modelled),
+    }
+}
+
 /// How sure the model is of a trace, which has all accesses, but cannot be replayed here.
-pub(crate) fn of_all(input: &Input, parameters: &Parameters, times: &[Times; 2]) -> Uncertainty {
+fn of_all(input: &Input, parameters: &Parameters, times: &[Times; 2]) -> Uncertainty {
     let changes = [0, 1].map(|at| change(&times[at]));
     let model = parameters.errors.of(MachineClass::of(input.machine));
     Uncertainty {

@@ -113,11 +113,10 @@ impl PlanPredictor<'_> {
             return Ok(Some((Judged::Replay, replayed, uncertainty)));
         }
         Ok(modelled.map(|modelled| {
-            let uncertainty = match (known, &self.metadata.tracing) {
-                (Some(known), _) => known,
-                (None, None) => interval::of_samples(here, input, parameters, &modelled),
-                (None, Some(_)) => interval::of_all(input, parameters, &modelled.0),
-            };
+            let is_traced = self.metadata.tracing.is_some();
+            let uncertainty = known.unwrap_or_else(|| {
+                interval::of_model(is_traced, here, input, parameters, &modelled)
+            });
             (Judged::Model, modelled.0, uncertainty)
         }))
     }

@@ -222,7 +222,9 @@ impl<'a> Planner<'a> {
         for input in &programs {
             let limit_ns = f64::INFINITY;
             let plan = plan_within(limit_ns, policy, input, parameters, replays.as_mut())?;
-            plans.extend(plan.map(|plan| self.remove_unsure(plan, policy, input, parameters).0));
+            let is_replayed = replays.is_some();
+            let remove = |plan| self.remove_unsure(plan, policy, input, parameters, is_replayed);
+            plans.extend(plan.map(|plan| remove(plan).0));
         }
         Ok(plans)
     }
@@ -243,7 +245,8 @@ impl<'a> Planner<'a> {
             Policy::Auto if !is_replayed => other_sizes::note(&plan, input, parameters),
             _ => None,
         };
-        let (plan, tested, saving) = self.remove_unsure(plan, policy, input, parameters);
+        let (plan, tested, saving) =
+            self.remove_unsure(plan, policy, input, parameters, is_replayed);
         let is_of_samples = self.recording.metadata.tracing.is_none();
         let of_others = match policy {
             Policy::Auto if is_of_samples => simple_policies::note(&plan, input, parameters),
@@ -281,22 +284,28 @@ impl<'a> Planner<'a> {
         Ok(Some(decided))
     }
 
-    /// Removes decisions from a plan for which there are too few samples. Also returns how sure it is about each object
-    /// and, for a plan of `auto`, about the saving. A plan of a trace, which has all accesses, stays as it is.
+    /// Removes decisions from a plan for which there are too few samples, and plans of `auto` that may be slower. Also
+    /// returns how sure it is about each object and, for a plan of `auto`, about the saving. What a replay found stays
+    /// as it is. A trace has all accesses, so its decisions are sure; without a replay, their time is not.
     fn remove_unsure(
         &self,
         mut plan: Plan,
         policy: Policy,
         input: &Input,
         parameters: &Parameters,
+        is_replayed: bool,
     ) -> (Plan, Vec<Option<Tested>>, Option<Saving>) {
-        if self.recording.metadata.tracing.is_some() {
+        if is_replayed {
             return (plan, Vec::new(), None);
         }
-        let found = tested(&plan, policy, input, parameters);
-        leave_doubtful(&mut plan, &found, input, parameters);
+        let is_traced = self.recording.metadata.tracing.is_some();
+        let mut found = Vec::new();
+        if !is_traced {
+            found = tested(&plan, policy, input, parameters);
+            leave_doubtful(&mut plan, &found, input, parameters);
+        }
         let saving = match policy {
-            Policy::Auto => withdraw(&mut plan, input, parameters),
+            Policy::Auto => withdraw(&mut plan, input, parameters, is_traced),
             _ => None,
         };
         (plan, found, saving)

@@ -4,12 +4,12 @@
 use std::mem;
 
 use nearpage_amount::percent;
-use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
+use nearpage_plan::{Decision, Placement, Plan, Start, Subject, is_slower};
 
 use crate::auto::{self, Model, Times};
 use crate::context::{Context, Input};
 use crate::group::first_touched;
-use crate::interval::{Doubt, Uncertainty, change, of_samples};
+use crate::interval::{Doubt, Uncertainty, change, of_model};
 use crate::model_error::ErrorSource;
 use crate::parameters::Parameters;
 use crate::subject::{decisions_about, subject};
@@ -18,22 +18,29 @@ use crate::subject::{decisions_about, subject};
 pub(crate) type Saving = Result<Uncertainty, String>;
 
 /// Withdraws a plan of `auto` whose saving is in doubt, except decisions that can hardly lose. None if the plan places
-/// nothing, or nothing can be predicted.
-pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) -> Option<Saving> {
+/// nothing, or nothing can be predicted. `is_traced`: the input has all accesses.
+pub(crate) fn withdraw(
+    plan: &mut Plan,
+    input: &Input,
+    parameters: &Parameters,
+    is_traced: bool,
+) -> Option<Saving> {
     if !plan.decisions.iter().any(places) {
         return None;
     }
-    let (saved, found) = match predicted(plan, input, parameters)? {
+    let (saved, found) = match predicted(plan, input, parameters, is_traced)? {
         Ok(found) => found,
         Err(why) => return Some(Err(why)),
     };
-    let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
     let why = match found.doubt {
         Doubt::None => return Some(Ok(found)),
-        Doubt::Samples => format!(
-            "with so few samples, what it saves of all threads' time lies between {most:+.1} % and {least:+.1} % (nine recordings in \
-             ten)"
-        ),
+        Doubt::Samples => {
+            let [least, most] = found.all_threads_change?.map(|change| -100.0 * change);
+            format!(
+                "with so few samples, what it saves of all threads' time lies between {most:+.1} % and {least:+.1} % (nine \
+                 recordings in ten)"
+            )
+        }
         Doubt::Model => format!(
             "on machines {} most plans with no more than {} to save lost",
             found.model?.class.as_str(),
@@ -46,7 +53,7 @@ pub(crate) fn withdraw(plan: &mut Plan, input: &Input, parameters: &Parameters) 
             .model
             .is_some_and(|model| model.source == ErrorSource::History);
     if !was_measured && keep_what_loses_nothing(plan, input, parameters) {
-        return Some(predicted(plan, input, parameters)?.map(|(_, found)| found));
+        return Some(predicted(plan, input, parameters, is_traced)?.map(|(_, found)| found));
     }
     plan.decisions.clear();
     Some(Err(format!(
@@ -61,20 +68,22 @@ fn predicted(
     plan: &mut Plan,
     input: &Input,
     parameters: &Parameters,
+    is_traced: bool,
 ) -> Option<Result<(f64, Uncertainty), String>> {
     let times = Model::new(input, parameters)?.expected_times(plan);
     Some(match withdraw_slower(plan, &times) {
         Some(why) => Err(why),
         None => Ok((
             -change(&times.0[1]),
-            of_samples(plan, input, parameters, &times),
+            of_model(is_traced, plan, input, parameters, &times),
         )),
     })
 }
 
 /// Withdraws a plan that is slower by the slowest thread, in a run as long as the recorded one or in the scaled one, and
-/// by all threads together, and says so. One that only spreads pages is withdrawn even if all threads together are
-/// quicker: such decisions follow from who uses which part, not from times.
+/// says so. If it is only a little slower, all threads together have to be slower, too: chance changes most which thread
+/// is the slowest. A plan that only spreads pages is withdrawn all the same: such decisions follow from who uses which
+/// part, not from times.
 fn withdraw_slower(plan: &mut Plan, (times, of_all): &([Times; 2], f64)) -> Option<String> {
     let spreads = |one: &Decision| {
         matches!(
@@ -84,7 +93,9 @@ fn withdraw_slower(plan: &mut Plan, (times, of_all): &([Times; 2], f64)) -> Opti
     };
     let only_spreads = plan.decisions.iter().all(spreads);
     let slower = times.iter().map(change).fold(f64::NEG_INFINITY, f64::max);
-    if slower <= 0.0 || *of_all <= 0.0 && !only_spreads {
+    let is_clear = |one: &Times| is_slower([one.first_touch_ns, one.planned_ns]);
+    let is_little = slower > 0.0 && (*of_all > 0.0 || only_spreads);
+    if !is_little && !times.iter().any(is_clear) {
         return None;
     }
     let what = match only_spreads {
@@ -174,7 +185,7 @@ mod tests {
         with_threads(&[0], 1e6, |planner, input| {
             let mut plan = planned(planner, Policy::Interleave);
             assert!(!plan.decisions.is_empty());
-            let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
+            let saving = withdraw(&mut plan, input, &Parameters::default(), false).unwrap();
             let why = saving.unwrap_err();
             assert!(
                 why.contains("spreading what all threads use would take"),
@@ -186,7 +197,7 @@ mod tests {
         with_blocks(1e6, |planner, input| {
             let mut plan = planned(planner, Policy::Interleave);
             let decisions = plan.decisions.clone();
-            let saving = withdraw(&mut plan, input, &Parameters::default()).unwrap();
+            let saving = withdraw(&mut plan, input, &Parameters::default(), false).unwrap();
             assert!(saving.is_ok(), "{saving:?}");
             assert_eq!(plan.decisions, decisions);
         });
@@ -248,13 +259,13 @@ mod tests {
         let parameters = Parameters::default();
         with_threads(&[0], 1e6, |planner, input| {
             let mut plan = planned(planner, Policy::Interleave);
-            let saving = predicted(&mut plan, input, &parameters).unwrap();
+            let saving = predicted(&mut plan, input, &parameters, false).unwrap();
             assert!(saving.is_err(), "{saving:?}");
             assert_eq!(plan.decisions, []);
         });
         with_blocks(1e6, |planner, input| {
             let mut plan = planned(planner, Policy::Interleave);
-            let saving = predicted(&mut plan, input, &parameters).unwrap();
+            let saving = predicted(&mut plan, input, &parameters, false).unwrap();
             assert!(saving.is_ok(), "{saving:?}");
             assert!(!plan.decisions.is_empty());
         });
@@ -264,15 +275,54 @@ mod tests {
     #[test]
     fn a_plan_that_is_slower_in_both_ways_of_waiting_is_withdrawn() {
         let parameters = Parameters::default();
-        with_threads(&[0], 1e6, |planner, input| {
-            let mut plan = planned(planner, Policy::Interleave);
-            for one in &mut plan.decisions {
-                one.placement = Placement::Whole(Owner::Node(NodeId(3)));
-            }
-            let saving = withdraw(&mut plan, input, &parameters).unwrap();
-            let why = saving.unwrap_err();
-            assert!(why.contains("the best plan would take"), "{why}");
-            assert_eq!(plan.decisions, []);
+        for is_traced in [false, true] {
+            with_threads(&[0], 1e6, |planner, input| {
+                let mut plan = planned(planner, Policy::Interleave);
+                for one in &mut plan.decisions {
+                    one.placement = Placement::Whole(Owner::Node(NodeId(3)));
+                }
+                let saving = withdraw(&mut plan, input, &parameters, is_traced).unwrap();
+                let why = saving.unwrap_err();
+                assert!(why.contains("the best plan would take"), "{why}");
+                assert_eq!(plan.decisions, []);
+            });
+        }
+    }
+
+    #[test]
+    fn auto_makes_no_plan_of_which_it_then_warns() {
+        with_blocks(1e6, |planner, _| {
+            let is_withdrawn = |longer: f64, of_all: f64| {
+                let mut plan = planned(planner, Policy::Object);
+                let time = Times {
+                    first_touch_ns: 1e9,
+                    planned_ns: 1e9 * (1.0 + longer),
+                };
+                let why = withdraw_slower(&mut plan, &([time; 2], of_all));
+                assert_eq!(why.is_some(), plan.decisions.is_empty());
+                why.is_some()
+            };
+            assert!(is_withdrawn(0.01, -0.1), "clearly slower");
+            assert!(
+                !is_withdrawn(0.004, -0.1),
+                "chance makes a thread the slowest"
+            );
+            assert!(is_withdrawn(0.004, 0.001));
+            assert!(!is_withdrawn(0.0, 0.1));
+        });
+    }
+
+    #[test]
+    fn a_trace_is_not_said_to_have_few_samples() {
+        with_blocks(1.0, |planner, input| {
+            let bounds = |is_traced| {
+                let mut plan = planned(planner, Policy::Object);
+                let saving = withdraw(&mut plan, input, &Parameters::default(), is_traced);
+                assert!(!plan.decisions.is_empty());
+                saving.unwrap().unwrap().all_threads_change
+            };
+            assert!(bounds(false).is_some());
+            assert_eq!(bounds(true), None);
         });
     }
 
