@@ -157,14 +157,20 @@ pub(super) fn preferred(
 
 /// Removes choices that can only look quicker by chance, from samples. These are all choices if first touch puts pages
 /// where the pattern would, parts for threads if no part has an owner, and placements near threads that make fewer
-/// accesses local than the first choice, which leaves the group alone.
+/// accesses local than the first choice, which leaves the group alone. A placement near a thread that works alone in
+/// turn with the others stays: all wait for that thread, so that it may be quicker with fewer local accesses.
 pub(super) fn leave_out_chance(
     context: &Context,
     group: &ObjectGroup,
     choices: &mut Vec<ObjectChoice>,
 ) {
+    let is_near_one = |one: &ObjectChoice| {
+        let mut placements = one.decisions.iter().map(|one| &one.placement);
+        placements.all(|one| matches!(one, Placement::Whole(_)))
+    };
+    let serves_thread_alone = |one: &ObjectChoice| has_thread_alone(group) && is_near_one(one);
     if !group.pattern.is_shared() && context.first_touches(group).are_by_owners() {
-        choices.truncate(1);
+        choices.retain(|one| one.decisions.is_empty() || serves_thread_alone(one));
     }
     let before = choices.first().and_then(|first| first.local_share);
     let spreads = |one: &ObjectChoice| {
@@ -183,6 +189,7 @@ pub(super) fn leave_out_chance(
         }
         // A share for each thread, without a pattern that speaks for it.
         (Some(before), Some(local)) if one.kind == Kind::Block => local >= before + MORE_LOCAL,
+        _ if serves_thread_alone(one) => true,
         (Some(before), Some(local)) => spreads(one) || local >= before - LESS_LOCAL_BY_CHANCE,
         _ => true,
     });
@@ -285,6 +292,12 @@ fn uses(
 fn has_patterns_in_turn(group: &ObjectGroup) -> bool {
     let is_of_team = |one: &Pattern| !matches!(one, Pattern::Private { .. });
     matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().all(is_of_team))
+}
+
+/// True if one of the ways in which a group is used in turn is that of one thread alone.
+fn has_thread_alone(group: &ObjectGroup) -> bool {
+    let is_alone = |one: &Pattern| matches!(one, Pattern::Private { .. });
+    matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().any(is_alone))
 }
 
 /// Accesses after initialisation, by thread: position of the thread's node, and accesses by position of the memory's

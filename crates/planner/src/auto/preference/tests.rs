@@ -241,3 +241,36 @@ fn pages_that_threads_filled_in_turn_are_left_though_few_of_their_faults_were_se
         "{placed:?}"
     );
 }
+
+#[test]
+fn what_the_main_thread_does_alone_may_outweigh_the_blocks_that_threads_filled() {
+    let with_alone = |accesses: f32| {
+        decided(|attribution| {
+            let group = grid(attribution);
+            let threads: Vec<_> = group.threads.iter().map(|thread| thread.0).collect();
+            let main = threads[0];
+            group.affinity.initialisation.clear();
+            let owned = &group.affinity.cells;
+            group.first_touches = owned.iter().map(|cell| (cell.page, cell.thread)).collect();
+            let alone = |cell: &Cell| Cell {
+                thread: main,
+                loads: accesses * cell.loads,
+                stores: accesses * cell.stores,
+                cost_ns: accesses * cell.cost_ns,
+                ..*cell
+            };
+            let mut cells: Vec<Cell> = owned
+                .iter()
+                .copied()
+                .chain(owned.iter().map(alone))
+                .collect();
+            cells.sort_by_key(|cell| (cell.page, cell.thread));
+            group.affinity.cells = cells;
+            let blocks = group.pattern.clone();
+            group.pattern = Pattern::InTurn(Box::new([Pattern::Private { thread: main }, blocks]));
+        })
+    };
+    let placed = with_alone(1.0);
+    assert!(matches!(placed, Some(Placement::Whole(_))), "{placed:?}");
+    assert_eq!(with_alone(0.05), None);
+}
