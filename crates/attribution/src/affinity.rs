@@ -170,6 +170,8 @@ pub struct ObjectGroup {
     /// Pages, numbered as in [`Cell::page`] and ascending, with the thread that touched them first, as far as the
     /// recording has first touches. Of several instances, the earliest touch counts.
     pub first_touches: Vec<(u32, ThreadIndex)>,
+    /// Threads that touched pages first, ascending, with the number of these pages of all instances.
+    pub touchers: Vec<(ThreadIndex, u64)>,
     /// Accesses by followed instance and thread, ascending. Empty for groups of one instance.
     pub uses: Vec<InstanceUse>,
     /// Pattern found in the group's accesses.
@@ -224,6 +226,7 @@ impl Attribution {
                 group.threads.retain(|one| is_own(one.0));
                 group.uses.retain(|one| is_own(one.thread));
                 group.first_touches.retain(|touch| is_own(touch.1));
+                group.touchers.retain(|toucher| is_own(toucher.0));
                 group.affinity.cells.retain(|cell| is_own(cell.thread));
                 let initialisation = &mut group.affinity.initialisation;
                 initialisation.retain(|cell| is_own(cell.thread));

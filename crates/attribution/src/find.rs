@@ -59,6 +59,7 @@ impl ObjectIndex {
                 hot: Vec::new(),
                 affinity: Affinity::default(),
                 first_touches: Vec::new(),
+                touchers: Vec::new(),
                 uses: Vec::new(),
                 pattern: Pattern::Unknown,
             })

@@ -10,7 +10,7 @@ use crate::{
     Pattern, Team, ThreadTotals, Totals,
     cells::Cells,
     context::Context,
-    first_touches::first_touches,
+    first_touches::{GroupTouches, first_touches},
     groups::Group,
     instances::{costliest, each_its_own, in_turn, uses},
     part::{GroupPart, Part, ThreadPart},
@@ -107,7 +107,7 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
 /// Findings on a group besides its sums.
 pub(crate) struct Details {
     hot: Vec<HotPlace>,
-    first_touches: Vec<(u32, ThreadIndex)>,
+    first_touches: GroupTouches,
 }
 
 impl Details {
@@ -118,10 +118,7 @@ impl Details {
             hot.entry(place).or_default().merge(sum);
         }
         self.hot.extend(hot);
-        self.first_touches.extend(other.first_touches);
-        // A stable sort keeps the first object's touch of each page.
-        self.first_touches.sort_by_key(|&(page, _)| page);
-        self.first_touches.dedup_by_key(|(page, _)| *page);
+        self.first_touches.merge(other.first_touches);
     }
 }
 
@@ -160,7 +157,10 @@ fn object(
         true => vec![ObjectId(group.first)],
         false => costliest(&uses),
     };
-    let mut touches = details.first_touches;
+    let GroupTouches {
+        pages: mut touches,
+        threads: touchers,
+    } = details.first_touches;
     for (page, _) in &mut touches {
         *page >>= cells.shift();
     }
@@ -180,6 +180,7 @@ fn object(
         hot: code.iter().take(HOT_MAX).map(Hot::from).collect(),
         affinity,
         first_touches: touches,
+        touchers: touchers.into_iter().collect(),
         uses,
         pattern: Pattern::PrivateEach,
     };

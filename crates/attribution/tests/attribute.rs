@@ -83,12 +83,17 @@ fn tables() -> Tables {
             module: ModuleId(0),
             bias: 0x3f_0000,
         }],
-        first_touches: vec![FirstTouch {
-            time_ns: 5,
-            thread: ThreadIndex(0),
-            cpu: CpuId(0),
-            address: ARRAY + 8192,
-        }],
+        // Each thread touches the first page of its buffer; the main thread is the first to do so.
+        first_touches: [(0, 5, ARRAY + 8192)]
+            .into_iter()
+            .chain((0..THREADS).map(|n| (n, 10 + u64::from(n), BUFFERS + u64::from(n) * MIB)))
+            .map(|(thread, time_ns, address)| FirstTouch {
+                time_ns,
+                thread: ThreadIndex(thread),
+                cpu: CpuId(thread),
+                address,
+            })
+            .collect(),
         ..Tables::default()
     }
 }
@@ -220,6 +225,7 @@ fn objects_patterns_and_totals() {
         (Some(ModuleId(0)), 0x1_0100)
     );
     assert_eq!(array.first_touches, [(2, ThreadIndex(0))]);
+    assert_eq!(array.touchers, [(ThreadIndex(0), 1)]);
 
     let buffers = found
         .objects
@@ -229,6 +235,14 @@ fn objects_patterns_and_totals() {
     assert_eq!(
         (buffers.instances, &buffers.pattern),
         (4, &Pattern::PrivateEach)
+    );
+    // Laid over each other, all buffers would seem to be touched by the main thread.
+    assert_eq!(buffers.first_touches, [(0, ThreadIndex(0))]);
+    assert_eq!(
+        buffers.touchers,
+        (0..THREADS)
+            .map(|thread| (ThreadIndex(thread), 1))
+            .collect::<Vec<_>>()
     );
     let pairs = || buffers.uses.windows(2);
     assert!(

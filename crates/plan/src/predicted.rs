@@ -3,7 +3,7 @@
 use nearpage_amount::{change, percent, time};
 use serde::{Deserialize, Serialize};
 
-use crate::file::Plan;
+use crate::file::{Placement, Plan};
 
 /// Prediction for a whole plan on its machine, made with the plan, for users who run the plan later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -72,8 +72,8 @@ impl PlanPrediction {
     }
 
     /// Warning for a user of a policy's plan, with advice; none if the plan does no worse than first touch by any
-    /// measure.
-    fn warning(&self, policy: &str) -> Option<String> {
+    /// measure. `is_near_one`: the plan places an object near one thread.
+    fn warning(&self, policy: &str, is_near_one: bool) -> Option<String> {
         let shares = || {
             let [before, after] = [self.local_before, self.local_after].map(percent);
             format!("{after} of the accesses are local instead of {before}")
@@ -85,9 +85,13 @@ impl PlanPrediction {
                 None
             }
             None if times_ns.is_some() => Some(format!(
-                "this plan makes fewer accesses local than first touch ({}); the time is predicted not to grow, as they \
-                 are spread over more memory controllers",
-                shares()
+                "this plan makes fewer accesses local than first touch ({}); the time is predicted not to grow, as {}",
+                shares(),
+                match is_near_one {
+                    true =>
+                        "threads that others wait for have more of them, or more memory controllers serve them",
+                    false => "they are spread over more memory controllers",
+                }
             )),
             None if self.is_less_local() => Some(format!(
                 "this plan is predicted to do worse than first touch: {}; {}",
@@ -103,7 +107,9 @@ impl Plan {
     /// Warning for a user of the plan, with advice; none if it was predicted to do no worse than first touch by any
     /// measure, or if nothing was predicted.
     pub fn warning(&self) -> Option<String> {
-        self.predicted?.warning(&self.policy)
+        let mut placements = self.decisions.iter().map(|one| &one.placement);
+        let is_near_one = placements.any(|one| matches!(one, Placement::Whole(_)));
+        self.predicted?.warning(&self.policy, is_near_one)
     }
 }
 
@@ -113,7 +119,7 @@ mod tests {
 
     /// The warning about a plan of the policy `object`.
     fn warning(local: [f64; 2], times_ns: Option<[f64; 2]>) -> Option<String> {
-        predicted(local, times_ns).warning("object")
+        predicted(local, times_ns).warning("object", false)
     }
 
     fn predicted(local: [f64; 2], times_ns: Option<[f64; 2]>) -> PlanPrediction {
@@ -146,7 +152,13 @@ mod tests {
             faster.contains("25 % of the accesses are local instead of 90 %"),
             "{faster}"
         );
-        assert!(faster.contains("predicted not to grow"), "{faster}");
+        assert!(
+            faster.ends_with("spread over more memory controllers"),
+            "{faster}"
+        );
+        let alone = predicted([0.9, 0.8], Some([100e6, 90e6])).warning("auto", true);
+        let words = alone.expect("a warning");
+        assert!(words.contains("as threads that others wait for"), "{words}");
     }
 
     #[test]
@@ -167,7 +179,7 @@ mod tests {
     #[test]
     fn users_of_a_plan_of_auto_are_not_advised_to_make_one() {
         let slower = predicted([0.5, 0.9], Some([100.0, 120.0]));
-        let words = slower.warning("auto").expect("a warning");
+        let words = slower.warning("auto", false).expect("a warning");
         assert!(words.ends_with("; run without the plan"), "{words}");
     }
 }

@@ -8,6 +8,7 @@ use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
 use crate::holder::{Holder, ResolvedPlacement};
+use crate::instances::touches_by;
 
 /// Sums over accesses under a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -209,9 +210,8 @@ fn at_allocators<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> 
     if allocators.len() < 2 {
         return None;
     }
-    let touches = &group.first_touches;
-    let by_them = touches.iter().filter(|touch| allocators.contains(&touch.1));
-    if 2 * by_them.count() < touches.len() {
+    let (all, by_them) = touches_by(group, |thread| allocators.contains(&thread));
+    if 2 * by_them < all {
         return None;
     }
     let uses = group.uses.iter();

@@ -236,10 +236,9 @@ pub(crate) fn touched_by_users(context: &Context, group: &ObjectGroup) -> bool {
     if allocators.any(|other| other != allocator) {
         return false;
     }
-    let faults = &group.first_touches;
-    if faults.len() >= FAULTS_MIN {
-        let by_allocator = faults.iter().filter(|fault| fault.1 == allocator).count();
-        return 2 * by_allocator < faults.len();
+    let (all, by_allocator) = touches_by(group, |thread| thread == allocator);
+    if all >= FAULTS_MIN {
+        return 2 * by_allocator < all;
     }
     let initialisation = &group.affinity.initialisation;
     match initialisation.is_empty() {
@@ -252,8 +251,20 @@ pub(crate) fn touched_by_users(context: &Context, group: &ObjectGroup) -> bool {
     }
 }
 
+/// Number of pages of a group's instances whose first touch is known, and of those that some threads touched.
+pub(crate) fn touches_by(group: &ObjectGroup, threads: impl Fn(ThreadIndex) -> bool) -> (u64, u64) {
+    let of = |is_counted: &dyn Fn(ThreadIndex) -> bool| -> u64 {
+        let touchers = group.touchers.iter();
+        touchers
+            .filter(|one| is_counted(one.0))
+            .map(|one| one.1)
+            .sum()
+    };
+    (of(&|_| true), of(&threads))
+}
+
 /// Page faults that are enough to tell who touches instances first.
-const FAULTS_MIN: usize = 4;
+const FAULTS_MIN: u64 = 4;
 /// Samples that are enough to tell who touches instances first, if the allocating thread has none.
 const USES_MIN: f64 = 64.0;
 

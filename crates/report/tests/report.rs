@@ -127,6 +127,7 @@ fn group(
         }],
         affinity: Affinity::default(),
         first_touches: vec![],
+        touchers: vec![],
         uses: vec![],
         sibling: None,
         is_shared_memory: false,

@@ -345,6 +345,7 @@ mod tests {
                 (1, ThreadIndex(0)),
                 (5, ThreadIndex(2)),
             ],
+            touchers: vec![(ThreadIndex(0), 2), (ThreadIndex(2), 1)],
             uses: vec![],
             sibling: None,
             is_shared_memory: false,

@@ -32,6 +32,7 @@ fn attribution(affinity: Affinity, size_bytes: u64, threads: u32) -> Attribution
         pattern: find_pattern(&affinity, size_bytes, &teams),
         affinity,
         first_touches: Vec::new(),
+        touchers: Vec::new(),
         uses: Vec::new(),
     };
     Attribution {

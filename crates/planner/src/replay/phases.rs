@@ -407,6 +407,7 @@ mod tests {
                 ..Affinity::default()
             },
             first_touches: Vec::new(),
+            touchers: Vec::new(),
             uses: Vec::new(),
             sibling: None,
             is_shared_memory: false,

@@ -171,6 +171,7 @@ fn objects_that_their_allocators_use_most_and_others_read_stay_at_first_touch() 
     let group = recording.object("counts", 4, Pattern::Shared, &cells);
     // Of the four arrays laid over each other, the first thread touched its own first.
     group.first_touches = (0..4).map(|page| (page, ThreadIndex(0))).collect();
+    group.touchers = (0..4).map(|thread| (ThreadIndex(thread), 4)).collect();
     group.instances = 4;
     group.listed_instances = (0..4).map(ObjectId).collect();
     group.uses = (0..16)
@@ -192,4 +193,39 @@ fn objects_that_their_allocators_use_most_and_others_read_stay_at_first_touch() 
     let prediction = recording.predict(&nothing, &machine);
     assert_eq!(prediction.first_touch.local_share, 0.5);
     assert_eq!(prediction.accesses, 384.0);
+}
+
+/// Rows that the main thread allocates, and that their users fill. Of the rows laid over each other, the main thread touched
+/// its own first, as in every trace.
+#[test]
+fn rows_that_their_users_touched_are_not_taken_for_the_main_threads() {
+    let local_share = |touchers: [u64; 4]| {
+        let mut recording = Recording::new(4);
+        let cells: Vec<_> = (0..4)
+            .flat_map(|page| (0..4).map(move |thread| (page, thread, 10.0)))
+            .collect();
+        let group = recording.object("rows", 4, Pattern::PrivateEach, &cells);
+        group.first_touches = (0..4).map(|page| (page, ThreadIndex(0))).collect();
+        let touchers = (0..).map(ThreadIndex).zip(touchers);
+        group.touchers = touchers.filter(|toucher| toucher.1 > 0).collect();
+        group.instances = 20;
+        group.listed_instances = (0..20).map(ObjectId).collect();
+        group.uses = (0..20)
+            .map(|order| InstanceUse {
+                object: ObjectId(order),
+                thread: ThreadIndex(order / 5),
+                accesses: 8.0,
+                samples: 8.0,
+                cost_ns: 8e6,
+            })
+            .collect();
+        recording.tables.objects = (0..20).map(|order| object(0, 0, order, 4 * PAGE)).collect();
+        let nothing = recording.decide(Policy::Interleave, &opteron());
+        recording
+            .predict(&nothing, &opteron())
+            .first_touch
+            .local_share
+    };
+    assert_eq!(local_share([20; 4]), 1.0);
+    assert_eq!(local_share([80, 0, 0, 0]), 0.25);
 }

@@ -171,6 +171,7 @@ impl Recording {
                 ..Affinity::default()
             },
             first_touches: Vec::new(),
+            touchers: Vec::new(),
             uses: Vec::new(),
             sibling: None,
             is_shared_memory: false,
