@@ -276,6 +276,13 @@ impl ObjectGroup {
         self.loads.count + self.stores.count
     }
 
+    /// Number of pages whose first touch is known, of all instances, and of those that some threads touched.
+    pub fn first_touches_by(&self, threads: impl Fn(ThreadIndex) -> bool) -> (u64, u64) {
+        let all = self.touchers.iter().map(|one| one.1).sum();
+        let by_them = self.touchers.iter().filter(|one| threads(one.0));
+        (all, by_them.map(|one| one.1).sum())
+    }
+
     /// Time lost to loads and stores, in nanoseconds.
     pub fn cost_ns(&self) -> f64 {
         self.loads.cost_ns + self.stores.cost_ns

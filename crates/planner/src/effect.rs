@@ -8,7 +8,6 @@ use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
 use crate::holder::{Holder, ResolvedPlacement};
-use crate::instances::touches_by;
 
 /// Sums over accesses under a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -210,7 +209,7 @@ fn at_allocators<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> 
     if allocators.len() < 2 {
         return None;
     }
-    let (all, by_them) = touches_by(group, |thread| allocators.contains(&thread));
+    let (all, by_them) = group.first_touches_by(|thread| allocators.contains(&thread));
     if 2 * by_them < all {
         return None;
     }
@@ -253,9 +252,14 @@ pub(crate) fn share_near(
 
 #[cfg(test)]
 mod tests {
+    use nearpage_attribution::Operations;
+    use nearpage_machine::preset;
+    use tempfile::TempDir;
+
     use super::*;
     use crate::context::Input;
-    use crate::interval::tests::with_blocks;
+    use crate::making::Samples;
+    use crate::{Analysis, Planner};
 
     /// Accesses by thread.
     #[derive(Debug, Default, PartialEq)]
@@ -267,9 +271,20 @@ mod tests {
         }
     }
 
+    /// Checks a program of four threads, one on each node, that use a block each of a grid.
+    fn with_blocks(check: impl FnOnce(&Input)) {
+        let folder = TempDir::new().unwrap();
+        let recording = folder.path().join("r");
+        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
+        let analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        let machine = preset("opteron-4").unwrap();
+        let planner = Planner::of(&analysis, &machine, None);
+        check(&planner.programs().unwrap()[0]);
+    }
+
     #[test]
     fn a_plan_seems_slower_because_first_touch_leaves_out_accesses() {
-        with_blocks(1e6, |_, input| {
+        with_blocks(|input| {
             let context = Context::new(input);
             let whole = ResolvedPlacement::Whole(Holder::Thread(ThreadIndex(0)));
             let group = &input.attribution.objects[0];
@@ -301,7 +316,7 @@ mod tests {
 
     #[test]
     fn accesses_without_a_known_holder_go_where_known_ones_go() {
-        with_blocks(1e6, |_, input| {
+        with_blocks(|input| {
             let context = Context::new(input);
             let group = &input.attribution.objects[0];
             let of = |thread| {

@@ -236,7 +236,7 @@ pub(crate) fn touched_by_users(context: &Context, group: &ObjectGroup) -> bool {
     if allocators.any(|other| other != allocator) {
         return false;
     }
-    let (all, by_allocator) = touches_by(group, |thread| thread == allocator);
+    let (all, by_allocator) = group.first_touches_by(|thread| thread == allocator);
     if all >= FAULTS_MIN {
         return 2 * by_allocator < all;
     }
@@ -249,18 +249,6 @@ pub(crate) fn touched_by_users(context: &Context, group: &ObjectGroup) -> bool {
             samples >= USES_MIN && !uses().any(|one| one.thread == allocator)
         }
     }
-}
-
-/// Number of pages of a group's instances whose first touch is known, and of those that some threads touched.
-pub(crate) fn touches_by(group: &ObjectGroup, threads: impl Fn(ThreadIndex) -> bool) -> (u64, u64) {
-    let of = |is_counted: &dyn Fn(ThreadIndex) -> bool| -> u64 {
-        let touchers = group.touchers.iter();
-        touchers
-            .filter(|one| is_counted(one.0))
-            .map(|one| one.1)
-            .sum()
-    };
-    (of(&|_| true), of(&threads))
 }
 
 /// Page faults that are enough to tell who touches instances first.
