@@ -259,23 +259,18 @@ fn spot(context: &Context, holder: Holder, start: Start) -> Spot {
 
 #[cfg(test)]
 mod tests {
-    use nearpage_attribution::Operations;
     use nearpage_machine::preset;
-    use tempfile::TempDir;
 
     use super::*;
+    use crate::Planner;
     use crate::making::{Samples, shares_on};
-    use crate::{Analysis, Planner};
 
     /// Calls `check` with a program whose four threads use a block each of a grid that the main thread filled; the
     /// first sample is the initialisation.
     fn with_blocks(check: impl FnOnce(&Planner, &Input)) {
-        let folder = TempDir::new().unwrap();
-        let recording = folder.path().join("r");
-        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
-        let analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        let samples = Samples::of("opteron-4", &[0, 1, 2, 3]).analysed();
         let machine = preset("opteron-4").unwrap();
-        let planner = Planner::of(&analysis, &machine, None);
+        let planner = Planner::of(&samples.analysis, &machine, None);
         let programs = planner.programs().unwrap();
         check(&planner, &programs[0]);
     }

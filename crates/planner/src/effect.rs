@@ -252,14 +252,12 @@ pub(crate) fn share_near(
 
 #[cfg(test)]
 mod tests {
-    use nearpage_attribution::Operations;
     use nearpage_machine::preset;
-    use tempfile::TempDir;
 
     use super::*;
+    use crate::Planner;
     use crate::context::Input;
     use crate::making::Samples;
-    use crate::{Analysis, Planner};
 
     /// Accesses by thread.
     #[derive(Debug, Default, PartialEq)]
@@ -273,12 +271,9 @@ mod tests {
 
     /// Checks a program of four threads, one on each node, that use a block each of a grid.
     fn with_blocks(check: impl FnOnce(&Input)) {
-        let folder = TempDir::new().unwrap();
-        let recording = folder.path().join("r");
-        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
-        let analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        let samples = Samples::of("opteron-4", &[0, 1, 2, 3]).analysed();
         let machine = preset("opteron-4").unwrap();
-        let planner = Planner::of(&analysis, &machine, None);
+        let planner = Planner::of(&samples.analysis, &machine, None);
         check(&planner.programs().unwrap()[0]);
     }
 

@@ -178,13 +178,12 @@ fn bounds(centre: f64, mut all: Vec<f64>) -> [f64; 2] {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use nearpage_attribution::{Attribution, Cell, Operations};
+    use nearpage_attribution::{Attribution, Cell};
     use nearpage_machine::preset;
-    use tempfile::TempDir;
 
     use super::*;
     use crate::making::Samples;
-    use crate::{Analysis, ModelErrors, Planner, Policy};
+    use crate::{ModelErrors, Planner, Policy};
 
     /// Calls `check` with a program whose four threads use a block each of a grid that the main thread filled. Each
     /// page and thread has at most this many samples.
@@ -194,10 +193,7 @@ pub(crate) mod tests {
 
     /// The same program with a thread on each of these CPUs.
     pub(crate) fn with_threads(cpus: &[u32], samples: f32, check: impl FnOnce(&Planner, &Input)) {
-        let folder = TempDir::new().unwrap();
-        let recording = folder.path().join("r");
-        Samples::of("opteron-4", cpus).write(&recording);
-        let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        let (mut analysis, _folder) = Samples::of("opteron-4", cpus).analysed().into_parts();
         fewer(&mut analysis.attribution, samples);
         let machine = preset("opteron-4").unwrap();
         let planner = Planner::of(&analysis, &machine, None);

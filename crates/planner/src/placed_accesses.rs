@@ -101,8 +101,8 @@ pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<
         .or_else(any)
 }
 
-/// Sums a group's instances, of which the largest are followed. `owner` gives an instance's holder from the object and its allocating thread. Instances
-/// without an owner are spread, or else are where first touch puts them.
+/// Sums a group's instances, of which the largest are followed. `owner` gives an instance's holder from the object and
+/// its allocating thread. Instances without an owner are spread, or else are where first touch puts them.
 fn over_instances<'a, C: Count>(
     context: &Context<'a>,
     group: &ObjectGroup,

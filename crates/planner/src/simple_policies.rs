@@ -83,21 +83,18 @@ fn change_with_other_samples(
 
 #[cfg(test)]
 mod tests {
-    use nearpage_attribution::{Cell, Operations, Pattern};
+    use nearpage_attribution::{Cell, Pattern};
     use nearpage_machine::preset;
     use nearpage_recording::ThreadIndex;
-    use tempfile::TempDir;
 
     use crate::making::Samples;
-    use crate::{Analysis, Parameters, Planner, Policy};
+    use crate::{Parameters, Planner, Policy};
 
     /// Notes of a plan for a program with a grid. Each page of the grid has `samples` samples of one thread chosen by
     /// chance.
     fn notes(samples: f32) -> Vec<String> {
-        let folder = TempDir::new().unwrap();
-        let recording = folder.path().join("r");
-        Samples::of("opteron-4", &[0, 1, 2, 3]).write(&recording);
-        let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        let recording = Samples::of("opteron-4", &[0, 1, 2, 3]).analysed();
+        let (mut analysis, _folder) = recording.into_parts();
         let objects = analysis.attribution.objects.iter_mut();
         let grid = objects
             .max_by(|a, b| a.cost_ns().total_cmp(&b.cost_ns()))

@@ -80,9 +80,9 @@ fn predicted(
     })
 }
 
-/// Withdraws a plan that is slower by the slowest thread, in a run as long as the recorded one or in the scaled one, and
-/// says so. If it is only a little slower, all threads together have to be slower, too: chance changes most which thread
-/// is the slowest. A plan that only spreads pages is withdrawn all the same: such decisions follow from who uses which
+/// Withdraws a plan that is slower by the slowest thread, in a run as long as the recorded one or in the scaled one,
+/// and says so. If it is only a little slower, all threads together have to be slower, too: chance changes most which
+/// thread is the slowest. A plan that only spreads pages is withdrawn all the same: such decisions follow from who uses which
 /// part, not from times.
 fn withdraw_slower(plan: &mut Plan, (times, of_all): &([Times; 2], f64)) -> Option<String> {
     let spreads = |one: &Decision| {
@@ -93,9 +93,9 @@ fn withdraw_slower(plan: &mut Plan, (times, of_all): &([Times; 2], f64)) -> Opti
     };
     let only_spreads = plan.decisions.iter().all(spreads);
     let slower = times.iter().map(change).fold(f64::NEG_INFINITY, f64::max);
-    let is_clear = |one: &Times| is_slower([one.first_touch_ns, one.planned_ns]);
-    let is_little = slower > 0.0 && (*of_all > 0.0 || only_spreads);
-    if !is_little && !times.iter().any(is_clear) {
+    let is_clearly_slower = |one: &Times| is_slower([one.first_touch_ns, one.planned_ns]);
+    let is_slower_for_all = slower > 0.0 && (*of_all > 0.0 || only_spreads);
+    if !is_slower_for_all && !times.iter().any(is_clearly_slower) {
         return None;
     }
     let what = match only_spreads {

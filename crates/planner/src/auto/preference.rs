@@ -164,19 +164,24 @@ pub(super) fn leave_out_chance(
     group: &ObjectGroup,
     choices: &mut Vec<ObjectChoice>,
 ) {
-    let is_near_one = |one: &ObjectChoice| {
-        let mut placements = one.decisions.iter().map(|one| &one.placement);
-        placements.all(|one| matches!(one, Placement::Whole(_)))
+    let places_all = |one: &ObjectChoice, is_placed: fn(&Placement) -> bool| {
+        one.decisions.iter().all(|one| is_placed(&one.placement))
     };
-    let serves_thread_alone = |one: &ObjectChoice| has_thread_alone(group) && is_near_one(one);
+    let spreads = |one: &ObjectChoice| {
+        places_all(one, |placement| {
+            matches!(placement, Placement::Interleave { .. })
+        })
+    };
+    let is_near_one =
+        |one: &ObjectChoice| places_all(one, |placement| matches!(placement, Placement::Whole(_)));
+    // One of two ways in turn is that of a thread alone.
+    let has_thread_alone =
+        matches!(group.pattern, Pattern::InTurn(_)) && !has_patterns_in_turn(group);
+    let serves_thread_alone = |one: &ObjectChoice| has_thread_alone && is_near_one(one);
     if !group.pattern.is_shared() && context.first_touches(group).are_by_owners() {
         choices.retain(|one| one.decisions.is_empty() || serves_thread_alone(one));
     }
     let before = choices.first().and_then(|first| first.local_share);
-    let spreads = |one: &ObjectChoice| {
-        let mut placements = one.decisions.iter().map(|one| &one.placement);
-        placements.all(|one| matches!(one, Placement::Interleave { .. }))
-    };
     choices.retain(|one| match (before, one.local_share) {
         _ if group.pattern.is_shared() && matches!(one.kind, Kind::Block | Kind::Segments) => false,
         // Two patterns explain the accesses: parts that are in neither of them come from a few samples.
@@ -292,12 +297,6 @@ fn uses(
 fn has_patterns_in_turn(group: &ObjectGroup) -> bool {
     let is_of_team = |one: &Pattern| !matches!(one, Pattern::Private { .. });
     matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().all(is_of_team))
-}
-
-/// True if one of the ways in which a group is used in turn is that of one thread alone.
-fn has_thread_alone(group: &ObjectGroup) -> bool {
-    let is_alone = |one: &Pattern| matches!(one, Pattern::Private { .. });
-    matches!(&group.pattern, Pattern::InTurn(patterns) if patterns.iter().any(is_alone))
 }
 
 /// Accesses after initialisation, by thread: position of the thread's node, and accesses by position of the memory's

@@ -1,11 +1,9 @@
 //! Plans decided for recordings, and predictions for plans.
 
-use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement, preset};
 use nearpage_plan::{Decision, OnlineMigration, Plan};
 use nearpage_planner::{Analysis, DecidedPlan, Error, Judged, Layout, Parameters, Planner, Policy};
 use nearpage_recording::{ThreadIndex, ThreadPinning};
-use tempfile::TempDir;
 
 use crate::making::{
     Analysed, HEAP, Samples, Steps, Traced, grid, loads, on_node, shares_on, touched,
@@ -17,13 +15,9 @@ fn analysed(machine: &str, cpus: &[u32]) -> Analysed {
 }
 
 fn analysed_after(machine: &str, cpus: &[u32], change: impl FnOnce(&mut Samples)) -> Analysed {
-    let scratch = TempDir::new().unwrap();
-    let folder = scratch.path().join("r");
     let mut samples = Samples::of(machine, cpus);
     change(&mut samples);
-    samples.write(&folder);
-    let analysis = Analysis::of(&folder, Operations::Both).unwrap();
-    Analysed::from_parts(analysis, scratch)
+    samples.analysed()
 }
 
 fn planner<'a>(

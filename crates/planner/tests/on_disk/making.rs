@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::UNIX_EPOCH;
 
 use super::Analysis;
-use nearpage_attribution::{Attribution, Options, attribute};
+use nearpage_attribution::{Attribution, Operations, Options, attribute};
 use nearpage_machine::{Machine, NodeId, preset};
 use nearpage_plan::{Decision, Effect, Owner, Placement, Plan, Program, Start, Subject, Team};
 use nearpage_recording::trace::TraceOptions;
@@ -119,6 +119,17 @@ impl Analysed {
 
     pub fn into_parts(self) -> (Analysis, TempDir) {
         (self.analysis, self.folder)
+    }
+}
+
+impl Samples {
+    /// Writes the recording, and reads it.
+    pub fn analysed(&self) -> Analysed {
+        let folder = TempDir::new().unwrap();
+        let recording = folder.path().join("r");
+        self.write(&recording);
+        let analysis = Analysis::of(&recording, Operations::Both).unwrap();
+        Analysed::from_parts(analysis, folder)
     }
 }
 

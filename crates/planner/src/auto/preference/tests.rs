@@ -1,11 +1,10 @@
-use nearpage_attribution::{Attribution, Cell, ObjectGroup, ObjectName, Operations, Pattern};
+use nearpage_attribution::{Attribution, Cell, ObjectGroup, ObjectName, Pattern};
 use nearpage_machine::preset;
 use nearpage_plan::Placement;
 use nearpage_recording::ThreadIndex;
-use tempfile::TempDir;
 
 use crate::making::Samples;
-use crate::{Analysis, Parameters, Planner, Policy};
+use crate::{Parameters, Planner, Policy};
 
 /// Placement of a grid by `auto`, after `change` of its attribution. Four threads, one on each node, use a block each
 /// of the grid, which the main thread filled.
@@ -19,10 +18,7 @@ fn decided_of(
     cpus: &[u32],
     change: impl FnOnce(&mut Attribution),
 ) -> Option<Placement> {
-    let folder = TempDir::new().unwrap();
-    let recording = folder.path().join("r");
-    Samples::of(machine, cpus).write(&recording);
-    let mut analysis = Analysis::of(&recording, Operations::Both).unwrap();
+    let (mut analysis, _folder) = Samples::of(machine, cpus).analysed().into_parts();
     change(&mut analysis.attribution);
     let machine = preset(machine).unwrap();
     let planner = Planner::of(&analysis, &machine, None);
