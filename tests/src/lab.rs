@@ -1,10 +1,12 @@
 //! Runs commands in the lab, for tests of `nearpage lab`.
 
+use std::env;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::{Case, Finished, nearpage_path, target};
+use crate::{Case, Finished, nearpage_path, repository, target};
 
 /// Limit for a command in the lab including the boot, which takes minutes on a host with busy cores. No test depends on
 /// how long a run takes.
@@ -20,16 +22,31 @@ pub fn turn() -> MutexGuard<'static, ()> {
     LAB.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Folder of an emulator that is up to date: in the target folder, or where continuous integration may keep it between
+/// checkouts.
+fn emulator_folder() -> Option<&'static Path> {
+    static FOLDER: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+        let home = env::var_os("HOME").map(PathBuf::from);
+        let kept = home.map(|home| home.join(".cache/nearpage/lab"));
+        let mut folders = [Some(target().join("lab")), kept].into_iter().flatten();
+        folders.find(|folder| {
+            let mut check = Command::new(repository().join("crates/tracer/qemu/build"));
+            let checked = check.arg("--check").arg(folder).output();
+            checked.is_ok_and(|checked| checked.status.success())
+        })
+    });
+    FOLDER.as_deref()
+}
+
 /// Is the lab's emulator built? Prints a line if not.
 pub fn is_built() -> bool {
-    let emulator = target().join("lab/qemu-system-x86_64");
-    if !emulator.exists() {
+    let is_built = emulator_folder().is_some();
+    if !is_built {
         eprintln!(
-            "skipped: {} is not there; crates/tracer/qemu/build builds it",
-            emulator.display()
+            "skipped: the lab's emulator is not built, or older than its sources; `crates/tracer/qemu/build ~/.cache/nearpage/lab` builds it"
         );
     }
-    emulator.exists()
+    is_built
 }
 
 /// `nearpage lab` with four CPUs of [`MACHINE`]; the caller adds options and a command.
@@ -38,6 +55,9 @@ pub fn lab(case: &Case) -> Command {
     lab.args(["lab", "--machine", MACHINE, "--cpus", "4"]);
     // All tests share one boot.
     lab.env("XDG_CACHE_HOME", target().join("lab/cache"));
+    if let Some(folder) = emulator_folder() {
+        lab.env("NEARPAGE_LAB", folder);
+    }
     lab
 }
 

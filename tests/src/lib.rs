@@ -4,6 +4,7 @@
 //! - [`Guest`]: a real Linux with several memory nodes, in software emulation, over the files of this machine. It shows
 //!   where pages are, never how fast anything is.
 //! - [`Inspection`]: objects of a workload and the nodes of their pages, per mapping and page by page.
+//! - [`in_guest`]: results of a script in a guest, and of `nearpage live` there.
 //! - [`Browser`]: a real Chromium, for the page.
 //! - [`documents`]: runs the command lines of documentation pages.
 //! - [`chaos`]: runs real programs under nearpage while things go wrong around them.
@@ -36,6 +37,7 @@ pub mod chaos;
 pub mod documents;
 pub mod generated;
 mod guest;
+pub mod in_guest;
 mod inspection;
 pub mod lab;
 mod mpi;

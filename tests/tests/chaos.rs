@@ -16,7 +16,7 @@ fn programs_do_not_notice_what_happens_to_their_observer() {
         programs.len()
     );
     let harness = Harness::new(&nearpage_path(), case.folder()).unwrap();
-    let events = (0..100).map(|number| Event::draw(SEED, number, &programs));
+    let events = (0..40).map(|number| Event::draw(SEED, number, &programs));
     let harms: Vec<String> = events
         .filter_map(|event| match harness.run(&event).unwrap() {
             Outcome::BrokenRules(harm) => Some(harm.to_string()),

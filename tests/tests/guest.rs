@@ -2,105 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
-use std::time::Duration;
 
+use nearpage_tests::in_guest::{EXACT, FAST, InGuest, LIVE, WAITING, moved};
 use nearpage_tests::page_nodes::{middle_of, share_of};
-use nearpage_tests::{Case, Guest, GuestOutput, Inspection, nearpage_path, workload};
+use nearpage_tests::{Case, Guest, Inspection, nearpage_path, workload};
 
-/// Results of the script in the guest.
-struct InGuest {
-    guest: Guest,
-    case: Case,
-    output: GuestOutput,
-}
-
-impl InGuest {
-    fn inspection(&self, name: &str) -> Inspection {
-        Inspection::read(&self.case.path(name))
-            .unwrap_or_else(|error| panic!("{name}: {error}\n{}", self.output))
-    }
-}
-
-/// Options that give thousands of samples per interval.
-const LIVE: &str = "live -q --policy migrate --rate 3000 --interval 1s";
-/// Lets pages move as fast as the emulator can. By default some twenty intervals pass, because it moves them slowly.
-const FAST: &str = "--max-stall 200ms";
 /// Three arrays of 512 KiB. Under `live`, the program runs until a test's condition holds, because the emulator
 /// determines how long migrations take.
 const LIVE_TRIAD: &str = "0.5 20";
-/// Shell functions for waiting, and conditions about logs of `nearpage live`. Waiting ends after five minutes, or ten
-/// for huge pages; then the tests name what is missing.
-const WAITING: &str = r#"
-wait_for() {    # CONDITION [SECONDS]
-    now() { cut -d . -f 1 /proc/uptime; }
-    until=$(($(now) + ${2:-300}))
-    since=$(now)
-    until eval "$1" 2>/dev/null || [ "$(now)" -ge $until ]; do sleep 0.2; done
-    echo "waited $(($(now) - since)) s until: $1" >&2
-}
-end_once() {    # FILE CONDITION [SECONDS]
-    wait_for "$2" "${3:-}"
-    : >"$1"
-}
-is_even() {     # NAME: the largest anonymous mapping of the process is spread evenly over four nodes
-    grep ' anon=' /proc/"$(pgrep -nx "$1")"/numa_maps | awk '{
-        all = nodes = most = 0; least = 1e9
-        for (at = 1; at <= NF; at++) if (split($at, part, "=") == 2 && part[1] ~ /^N[0-9]+$/) {
-            all += part[2]; nodes++
-            if (part[2] > most) most = part[2]
-            if (part[2] < least) least = part[2]
-        }
-        if (all > largest) { largest = all; even = nodes == 4 && most <= 1.2 * least }
-    } END { exit !even }'
-}
-becomes_local() { # NAME LOG LINE [THOUSANDTHS]: from that line on pages move while its accesses are remote, then local
-    # Before the first move, a program may touch its libraries, which is remote, and then alone its data, which is not.
-    # Lines may have a megabyte each: a look reads those that came since the one before.
-    from=$(cat "$2.$3.next" 2>/dev/null || echo "$3")
-    lines=$(wc -l <"$2")
-    [ "$lines" -lt "$from" ] || {
-        tail -n +"$from" "$2" | head -n $((lines - from + 1)) |
-            grep -o "\"name\":\"$1\"[^}]*\"moved\":[0-9]*" |
-            sed 's/.*"local_per_1000":\([0-9]*\).*:/\1 /' >>"$2.$3.local"
-        echo $((lines + 1)) >"$2.$3.next"
-    }
-    awk -v enough="${4:-950}" '{ moved += $2 } moved && $1 < enough - 150 { remote = 1 }
-        remote && $1 >= enough { local = 1 } END { exit !local }' "$2.$3.local"
-}
-threads_of() {  # NAME: in the order in which they were created
-    echo /proc/"$(pgrep -nx "$1")"/task/* | tr ' ' '\n' | sort -t / -k 5n
-}
-may_run_on() {  # NAME: CPUs of each thread
-    for task in $(threads_of "$1"); do sed -n 's/^Cpus_allowed_list:\t//p' "$task"/status; done
-}
-run_on() {      # NAME: CPU of each thread
-    for task in $(threads_of "$1"); do cut -d ' ' -f 39 "$task"/stat; done
-}
-part() {        # NAME: of its eight threads two neighbours to each CPU, and then to wherever they are told
-    at=0
-    for task in $(threads_of "$1"); do
-        taskset -pc $((at / 2)) "${task##*/}"
-        at=$((at + 1))
-    done >/dev/null
-    for task in $(threads_of "$1"); do taskset -pc 0-3 "${task##*/}"; done >/dev/null
-}
-together() {    # NAME: of its eight threads how often K and K + 4 are on one CPU
-    run_on "$1" | awk '{ cpu[NR] = $1 } END { for (at = 1; at <= 4; at++) pairs += cpu[at] == cpu[at + 4]; print pairs }'
-}
-shift_threads() { # NAME: each thread to the CPU after its own
-    cpu=0
-    for task in /proc/"$(pgrep -nx "$1")"/task/*; do
-        cpu=$(((cpu + 1) % 4))
-        taskset -pc $cpu "${task##*/}" >/dev/null
-    done
-}
-"#;
-/// A block of some hundred pages that all threads read at random.
-const LIVE_CLUSTER: &str = "3000 40 20";
-/// Four blocks of 256 KiB that two threads each read at random.
-const LIVE_PAIRS: &str = "0.25 20";
-/// Three arrays of 15 or 16 huge pages each, depending on their addresses.
-const LIVE_HUGE: &str = "32 2";
 /// 128 pages that move to other addresses, and sums over them.
 const RESTLESS: &str = "0.5 1500";
 const CG: &str = "100000 16 10";
@@ -132,49 +41,21 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
-    let [
-        cg,
-        triad,
-        lu,
-        cluster,
-        restless,
-        replicas,
-        pairs,
-        smalls,
-        stages,
-    ] = [
+    let [cg, triad, lu, cluster, restless, replicas, smalls, stages] = [
         "cg",
         "triad",
         "lu_blocks",
         "cluster",
         "restless",
         "replicas",
-        "pairs",
         "smalls",
         "stages",
     ]
     .map(|name| workload(name).display().to_string());
-    let in_background = |name: &str, command: String| {
-        format!("{} &\n", Inspection::command(name, &command).trim_end())
-    };
-    case.write(
-        "two.sh",
-        [
-            in_background("two_triad", format!("{triad} {LIVE_TRIAD}")),
-            in_background("two_cluster", format!("{cluster} {LIVE_CLUSTER}")),
-            "wait\n".to_owned(),
-        ]
-        .concat(),
-    );
     let bound = "env OMP_NUM_THREADS=4 OMP_PROC_BIND=true OMP_PLACES={0},{1},{2},{3}";
     let team = "env OMP_NUM_THREADS=4";
     let script = [
-        // Without huge pages, which the first thread to touch any part would own; without NUMA balancing, which moves
-        // pages.
-        "set -e\n\
-         echo 0 >/proc/sys/kernel/numa_balancing\n\
-         echo never >/sys/kernel/mm/transparent_hugepage/enabled\n"
-            .to_owned(),
+        EXACT.to_owned(),
         Inspection::command("cg_first_touch", &format!("{bound} {cg} {CG}")),
         Inspection::command(
             "triad_first_touch",
@@ -202,8 +83,6 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         format!(
             "{team} {nearpage} record -q --rate 997 -o cg_after.nearpage -- {nearpage} run --plan cg.toml -- {cg} 100000 16 60\n"
         ),
-        format!("{nearpage} report --json cg_after.nearpage >cg_after.json\n"),
-        format!("{nearpage} report --json cg.nearpage >cg_before.json\n"),
         format!(
             "{team} {nearpage} record -q --rate 997 --threads compact -o cluster.nearpage -- {cluster} 100000 40 30\n"
         ),
@@ -332,42 +211,8 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              WORKLOAD_UNTIL=restless.end {bound} {nearpage} {LIVE} --log restless.log -- \
              {restless} {RESTLESS} >restless.out\n"
         ),
-        // Two targets: one wants its pages spread, the other wants them together.
-        format!(
-            "end_once two.end 'becomes_local triad two.log 2 && is_even cluster' &\n\
-             WORKLOAD_UNTIL=two.end {bound} OMP_WAIT_POLICY=passive {nearpage} {replicating} {FAST} --log two.log -- sh two.sh\n",
-            replicating = LIVE.replace("migrate", "migrate-replicate")
-        ),
-        // Threads that share data, on different nodes, while pages may not move.
-        format!(
-            "export OMP_NUM_THREADS=8\n\
-             {pairs} {LIVE_PAIRS} >pairs.alone\n\
-             WORKLOAD_UNTIL=pairs.end {pairs} {LIVE_PAIRS} >pairs.out & target=$!\n\
-             wait_for '[ $(threads_of pairs | wc -l) = 8 ]'\n\
-             part pairs\n\
-             {clustering} --set maptu=0 --threads -p $target --log pairs.log & daemon=$!\n\
-             wait_for 'together pairs >pairs.together; may_run_on pairs >pairs.pinned\n\
-                 [ $(cat pairs.together) -ge 2 ] && [ $(grep -cvx 0-3 pairs.pinned) -ge 2 ]'\n\
-             kill $daemon\n\
-             wait $daemon || echo the daemon ended with $? >&2\n\
-             may_run_on pairs >pairs.let_go\n\
-             : >pairs.end\n\
-             wait $target\n\
-             unset OMP_NUM_THREADS\n",
-            clustering = format!("{nearpage} {LIVE}").replace("migrate", "carrefour")
-        ),
-        // Huge pages, with a higher limit on stalls because the emulator moves them slowly.
-        "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n\
-         end_once huge.end 'becomes_local triad huge.log 2 800' 600 &\n\
-         export WORKLOAD_UNTIL=huge.end\n"
-            .to_owned(),
-        Inspection::command(
-            "triad_huge",
-            &format!(
-                "{bound} {nearpage} {LIVE} --max-stall 5s --log huge.log -- {triad} {LIVE_HUGE}"
-            ),
-        ),
-        "unset WORKLOAD_UNTIL\n".to_owned(),
+        // Huge pages that one thread touched go where each thread's part is.
+        "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n".to_owned(),
         Inspection::command(
             "triad_later_huge",
             &format!("{bound} {nearpage} run --plan later.toml -- {triad} 16 2 2>later_huge.err"),
@@ -383,15 +228,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         format!("{nearpage} machine --toml >machine.toml\n{nearpage} doctor --json >doctor.json\n"),
         format!("{nearpage} machine --measure --quick --toml >measured.toml\n"),
     ];
-    let output = guest
-        .run_in(&case, &script.concat(), Duration::from_secs(2400))
-        .unwrap();
-    assert_eq!(output.status, 0, "{output}");
-    InGuest {
-        guest,
-        case,
-        output,
-    }
+    InGuest::run(guest, case, &script.concat())
 });
 
 /// A plan for a workload, with hand-written decisions.
@@ -832,7 +669,8 @@ fn the_growing_heap_is_placed_as_planned() {
 fn a_second_recording_sees_local_accesses() {
     // Local share of accesses to the matrix's values, 16 doubles per row.
     let local = |file: &str| {
-        let report: serde_json::Value = serde_json::from_str(&IN_GUEST.case.read(file)).unwrap();
+        let report = IN_GUEST.case.nearpage(["report", "--json", file]).success();
+        let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
         let values = report["objects"]
             .as_array()
             .unwrap()
@@ -841,7 +679,7 @@ fn a_second_recording_sees_local_accesses() {
         let values = values.unwrap_or_else(|| panic!("no values in {file}"));
         1.0 - values["remote"].as_f64().unwrap() / values["accesses"].as_f64().unwrap()
     };
-    let (before, after) = (local("cg_before.json"), local("cg_after.json"));
+    let (before, after) = (local("cg.nearpage"), local("cg_after.nearpage"));
     assert!(
         before < 0.6 && after > 0.9,
         "local share {before} before, {after} after"
@@ -891,25 +729,6 @@ fn moving_a_page_is_measured_between_nodes() {
     );
 }
 
-fn live_log(name: &str) -> Vec<serde_json::Value> {
-    let text = IN_GUEST.case.read(name);
-    let entries = text.lines().skip(1);
-    // The last line of a killed daemon's log may be cut short.
-    entries
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect()
-}
-
-/// Number of pages that moved according to a log.
-fn moved(log: &[serde_json::Value]) -> u64 {
-    let processes = log
-        .iter()
-        .flat_map(|entry| entry["processes"].as_array().unwrap());
-    processes
-        .map(|process| process["outcomes"]["moved"].as_u64().unwrap())
-        .sum()
-}
-
 /// For each interval in which the process `name` accessed memory: local share in thousandths, and pages moved
 /// afterwards.
 fn local_and_moved(log: &[serde_json::Value], name: &str) -> Vec<(u64, u64)> {
@@ -930,7 +749,7 @@ fn local_and_moved(log: &[serde_json::Value], name: &str) -> Vec<(u64, u64)> {
 #[test]
 fn live_brings_pages_to_their_threads_and_after_them() {
     let there = &*IN_GUEST;
-    let log = live_log("live.log");
+    let log = IN_GUEST.live_log("live.log");
     // Pages are near the threads again, after the threads had moved.
     let placed = there.inspection("triad_live");
     for object in ["a", "b", "c"] {
@@ -974,95 +793,6 @@ fn threads_run_where_the_command_or_the_plan_says() {
 }
 
 #[test]
-fn live_moves_threads_together_on_request() {
-    let case = &IN_GUEST.case;
-    let lines =
-        |name: &str| -> Vec<String> { case.read(name).lines().map(str::to_owned).collect() };
-    // Threads of all pairs were apart. A CPU may have had three threads meanwhile, which keeps pairs apart.
-    let (together, pinned) = (lines("pairs.together"), lines("pairs.pinned"));
-    assert!(
-        together[0].parse::<u32>().unwrap() >= 2,
-        "{together:?}, {pinned:?}"
-    );
-    // Each swap of threads brings two pairs together.
-    let is_pinned = |cpus: &&String| *cpus != "0-3";
-    assert!(pinned.iter().filter(is_pinned).count() >= 2, "{pinned:?}");
-    assert_eq!(lines("pairs.let_go"), ["0-3"; 8]);
-    assert_eq!(
-        before("pairs.out", " compute "),
-        before("pairs.alone", " compute ")
-    );
-}
-
-#[test]
-fn huge_pages_move_as_a_whole() {
-    const HUGE_BYTES: u64 = 2 << 20;
-    let there = &*IN_GUEST;
-    let placed = there.inspection("triad_huge");
-    // Only huge pages of a single thread count: one that two threads share may be on either node.
-    let (mut whole, mut in_place) = (0, 0);
-    for object in ["a", "b", "c"] {
-        let range = &placed.paused.objects[object];
-        let mut nodes: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-        for (page, node) in placed.pages[object].present() {
-            nodes
-                .entry(page & !(HUGE_BYTES - 1))
-                .or_default()
-                .push(node);
-        }
-        nodes.retain(|start, _| *start >= range.start && start + HUGE_BYTES <= range.end);
-        for (start, nodes) in nodes {
-            assert!(
-                nodes.iter().all(|node| *node == nodes[0]),
-                "{object} {start:#x}: {nodes:?}"
-            );
-            let of = |address| &placed.paused.threads[&share_of(range, 4, address)];
-            let (first, last) = (of(start), of(start + HUGE_BYTES - 1));
-            if first.cpu == last.cpu {
-                whole += 1;
-                in_place += u32::from(there.guest.node_of_cpu(first.cpu) == Some(nodes[0]));
-            }
-        }
-    }
-    assert!(whole >= 30, "{whole}");
-    assert!(in_place * 4 >= whole * 3, "{in_place} of {whole}");
-    let kib = |name: &str| {
-        let text = there.case.read("triad_huge/smaps_rollup");
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .expect("of the kernel");
-        line.trim_start_matches(':')
-            .trim_end_matches("kB")
-            .trim()
-            .parse::<u64>()
-            .expect("a number")
-    };
-    assert!(kib("AnonHugePages") >= 2 * kib("Rss") / 3, "still huge");
-    // Far below the thousands of moves that single 4 KiB pages would need.
-    assert!(moved(&live_log("huge.log")) < 1000);
-}
-
-#[test]
-fn two_targets_of_live_are_each_placed() {
-    let there = &*IN_GUEST;
-    let triad = there.inspection("two_triad");
-    for object in ["a", "b", "c"] {
-        let share = triad.in_blocks(object, &there.guest);
-        assert!(
-            share >= 0.8,
-            "{object}: {share}: {:?}",
-            triad.pages[object].count()
-        );
-    }
-    let block = there.inspection("two_cluster").pages["block"].count();
-    let (least, most) = (block.values().min().unwrap(), block.values().max().unwrap());
-    assert_eq!(block.len(), 4, "{block:?}");
-    // The program ran until pages were even within a fifth; a few more have moved since.
-    assert!(*most as f64 <= 1.5 * *least as f64, "{block:?}");
-}
-
-#[test]
 fn processes_run_from_copies_on_their_node() {
     let case = &IN_GUEST.case;
     for node in 0..4 {
@@ -1099,22 +829,13 @@ fn processes_run_from_copies_on_their_node() {
     );
 }
 
-/// Output of a program before `words`: its name and checksum.
-fn before(name: &str, words: &str) -> String {
-    let text = IN_GUEST.case.read(name);
-    let (checksum, _) = text
-        .split_once(words)
-        .unwrap_or_else(|| panic!("{name}: {text}"));
-    checksum.to_owned()
-}
-
 #[test]
 fn a_program_that_keeps_changing_computes_its_result_under_live() {
     assert_eq!(
-        before("restless.out", " rounds "),
-        before("unobserved.out", " rounds ")
+        IN_GUEST.before("restless.out", " rounds "),
+        IN_GUEST.before("unobserved.out", " rounds ")
     );
-    assert!(moved(&live_log("restless.log")) > 0);
+    assert!(moved(&IN_GUEST.live_log("restless.log")) > 0);
 }
 
 #[test]
@@ -1146,7 +867,7 @@ fn planned_pages_migrate_online() {
 
 #[test]
 fn live_moves_no_well_placed_pages() {
-    assert!(moved(&live_log("alone.log")) <= 20);
+    assert!(moved(&IN_GUEST.live_log("alone.log")) <= 20);
 }
 
 #[test]
@@ -1179,10 +900,10 @@ fn the_screen_shows_moves_between_nodes_and_why() {
 #[test]
 fn a_killed_daemon_leaves_the_program_to_itself() {
     assert_eq!(
-        before("killed.out", " compute "),
-        before("unattended.out", " compute ")
+        IN_GUEST.before("killed.out", " compute "),
+        IN_GUEST.before("unattended.out", " compute ")
     );
-    assert!(moved(&live_log("killed.log")) > 0);
+    assert!(moved(&IN_GUEST.live_log("killed.log")) > 0);
     let second = IN_GUEST.case.read("second.err");
     assert!(
         second.contains("is served by another nearpage live"),

@@ -71,6 +71,7 @@ fn a_guest_measures_the_machine_that_is_modelled() {
 }
 
 #[test]
+#[ignore = "takes a minute: tests/long"]
 fn runs_repeat_bit_for_bit() {
     if !is_built() {
         return;
@@ -116,6 +117,7 @@ fn runs_repeat_bit_for_bit() {
 }
 
 #[test]
+#[ignore = "takes a minute: tests/long"]
 fn a_booted_guest_is_kept_for_the_next_run() {
     if !is_built() {
         return;
@@ -177,6 +179,7 @@ fn assert_schema(name: &str, result: &Value) {
 }
 
 #[test]
+#[ignore = "takes a minute: tests/long"]
 fn what_precedes_the_programs_marker_need_not_be_modelled() {
     if !is_built() {
         return;
@@ -213,6 +216,7 @@ fn what_precedes_the_programs_marker_need_not_be_modelled() {
 /// Loads and stores of an object in the middle of a block of instructions and right before a jump. `benches/lab
 /// samples` covers all shapes of code.
 #[test]
+#[ignore = "takes a minute: tests/long"]
 fn samples_inside_name_the_access_that_stalled() {
     if !is_built() {
         return;
@@ -277,6 +281,7 @@ prefix = ["false", "{command}"]
 "#;
 
 #[test]
+#[ignore = "takes a minute: tests/long"]
 fn a_matrix_goes_on_where_it_was_left() {
     let case = Case::new("lab-matrix").limit(TIME_LIMIT);
     let file = case.path("matrix.toml");
@@ -333,6 +338,7 @@ fn a_matrix_goes_on_where_it_was_left() {
 }
 
 #[test]
+#[ignore = "takes a minute: tests/long"]
 fn a_shell_runs_what_is_typed() {
     if !is_built() {
         return;

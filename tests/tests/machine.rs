@@ -333,7 +333,7 @@ fn one_line(finished: Finished, message: &str) {
     assert!(finished.stderr.contains(message), "{finished}");
 }
 
-/// Pages that `measure/moving.rs` moves to another node and back.
+/// Pages that `measurement/src/moving.rs` moves to another node and back.
 const MOVED_PAGES: u64 = 512;
 
 /// Two nodes with CPUs and one without. During the measurement, the test reads from the kernel the memory's policy and

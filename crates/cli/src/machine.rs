@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use nearpage_amount::{percent, signed_change, time};
-use nearpage_machine::{
-    Effort, Error, Machine, Matrix, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN,
-    placing_threshold_per_us,
+use nearpage_machine::{Error, Machine, Matrix};
+use nearpage_measurement::{
+    Effort, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us,
 };
 use nearpage_report::printable;
 use nearpage_sampler::{DEFAULT_COST_SHARE, calibrate as calibrate_samples};

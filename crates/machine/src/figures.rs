@@ -124,7 +124,7 @@ impl Machine {
 }
 
 /// The matrix, or `None` if it has no known figure.
-pub(crate) fn if_known(matrix: Matrix) -> Option<Matrix> {
+pub fn if_known(matrix: Matrix) -> Option<Matrix> {
     let known = matrix.iter().flatten().any(Option::is_some);
     known.then_some(matrix)
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Machine`] is read from the running system ([`Machine::local`]), from another machine's `/sys`
 //! ([`Machine::from_sysfs`]), from a TOML file ([`Machine::from_toml`]) or hwloc's XML ([`Machine::from_hwloc_xml`]),
-//! or taken from the [presets](preset). [`Measurement`] measures latencies and bandwidths.
+//! or taken from the [presets](preset). The crate `measurement` measures latencies and bandwidths.
 //!
 //! ```
 //! use nearpage_machine::{Machine, NodeId, NodeList, ThreadPlacement, preset, thread_cpus};
@@ -25,7 +25,6 @@ mod hwloc;
 mod interconnect;
 mod list;
 mod load;
-mod measure;
 mod moves;
 mod placement;
 mod presets;
@@ -40,14 +39,10 @@ mod validate;
 pub use assumed::Assumed;
 pub use device::{Device, DeviceKind};
 pub use error::{Error, Fault};
-pub use figures::{Bandwidth, LoadedLatency, Matrix};
+pub use figures::{Bandwidth, LoadedLatency, Matrix, if_known};
 pub use interconnect::{Coherence, Prefetcher, Request};
 pub use list::{CpuList, List, ListError, NodeList, Number};
 pub use load::{LoadModel, LoadModelError};
-pub use measure::{
-    Effort, MeasureError, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN, available_bytes,
-    placing_threshold_per_us,
-};
 pub use moves::{MoveCost, MoveSteps, Moves};
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};

@@ -11,7 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nearpage_files::TemporaryFolder;
-use nearpage_machine::{Machine, ThreadPlacement, available_bytes};
+use nearpage_machine::{Machine, ThreadPlacement};
+use nearpage_measurement::available_bytes;
 use nearpage_plan::{
     LatePlacement, Mechanism, Pinning, PlaceRule, Plan, ProgramImage, Target, translate,
 };

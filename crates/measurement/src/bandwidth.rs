@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::kernels::{self, WORD_BYTES};
 use super::{BLOCK_WORDS, MeasureError, Measurement, join, median, parts, pin};
-use crate::{CpuId, Machine, Matrix};
+use nearpage_machine::{CpuId, Machine, Matrix};
 
 /// Kind of the accesses whose bandwidth is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

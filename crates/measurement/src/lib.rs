@@ -35,11 +35,11 @@ use std::time::{Duration, Instant};
 
 use nearpage_amount::percent;
 
-use crate::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, figures};
 use available::{busy, control_group_bytes, free_bytes};
 use bandwidth::Kind;
 use kernels::WORD_BYTES;
 use memory::Buffer;
+use nearpage_machine::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, if_known};
 
 pub use available::available_bytes;
 pub use placing::{PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us};
@@ -295,9 +295,9 @@ impl Measurement {
                 .expect("rates are numbers")
         });
         // Rounding to a tenth of a nanosecond and a megabyte per second is below the noise.
-        machine.latency_ns = figures::if_known(rounded(latency_ns, 0.1));
+        machine.latency_ns = if_known(rounded(latency_ns, 0.1));
         for (kind, matrix) in bandwidths {
-            *kind.of(machine) = figures::if_known(rounded(matrix, 1e6));
+            *kind.of(machine) = if_known(rounded(matrix, 1e6));
         }
         for point in &mut machine.loaded_latencies {
             point.latency_ns = round_to(point.latency_ns, 0.1);

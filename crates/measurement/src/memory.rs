@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use crate::{CpuId, CpuList, NodeId};
+use nearpage_machine::{CpuId, CpuList, NodeId};
 
 /// `MPOL_BIND` of include/uapi/linux/mempolicy.h: only the given nodes. The out-of-memory killer can end a process
 /// under this policy, so sizes are bounded by the free memory.

@@ -1,0 +1,172 @@
+//! `nearpage live` in a real Linux with four memory nodes, where it takes the emulator minutes: two targets, threads that
+//! share data, huge pages. `tests/long` runs these tests. A single boot runs one script, whose results all tests share.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use nearpage_tests::in_guest::{EXACT, FAST, InGuest, LIVE, WAITING, moved};
+use nearpage_tests::page_nodes::share_of;
+use nearpage_tests::{Case, Guest, Inspection, nearpage_path, workload};
+
+/// Three arrays of 512 KiB. Under `live`, the program runs until a test's condition holds, because the emulator
+/// determines how long migrations take.
+const LIVE_TRIAD: &str = "0.5 20";
+/// A block of some hundred pages that all threads read at random.
+const LIVE_CLUSTER: &str = "3000 40 20";
+/// Four blocks of 256 KiB that two threads each read at random.
+const LIVE_PAIRS: &str = "0.25 20";
+/// Three arrays of 15 or 16 huge pages each, depending on their addresses.
+const LIVE_HUGE: &str = "32 2";
+
+static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
+    let case = Case::new("guest_long");
+    let nearpage = nearpage_path();
+    let nearpage = nearpage.display();
+    let [triad, cluster, pairs] =
+        ["triad", "cluster", "pairs"].map(|name| workload(name).display().to_string());
+    let in_background = |name: &str, command: String| {
+        format!("{} &\n", Inspection::command(name, &command).trim_end())
+    };
+    case.write(
+        "two.sh",
+        [
+            in_background("two_triad", format!("{triad} {LIVE_TRIAD}")),
+            in_background("two_cluster", format!("{cluster} {LIVE_CLUSTER}")),
+            "wait\n".to_owned(),
+        ]
+        .concat(),
+    );
+    let bound = "env OMP_NUM_THREADS=4 OMP_PROC_BIND=true OMP_PLACES={0},{1},{2},{3}";
+    let script = [
+        EXACT.to_owned(),
+        WAITING.to_owned(),
+        // Two targets: one wants its pages spread, the other wants them together.
+        format!(
+            "end_once two.end 'becomes_local triad two.log 2 && is_even cluster' &\n\
+             WORKLOAD_UNTIL=two.end {bound} OMP_WAIT_POLICY=passive {nearpage} {replicating} {FAST} --log two.log -- sh two.sh\n",
+            replicating = LIVE.replace("migrate", "migrate-replicate")
+        ),
+        // Threads that share data, on different nodes, while pages may not move.
+        format!(
+            "export OMP_NUM_THREADS=8\n\
+             {pairs} {LIVE_PAIRS} >pairs.alone\n\
+             WORKLOAD_UNTIL=pairs.end {pairs} {LIVE_PAIRS} >pairs.out & target=$!\n\
+             wait_for '[ $(threads_of pairs | wc -l) = 8 ]'\n\
+             part pairs\n\
+             {clustering} --set maptu=0 --threads -p $target --log pairs.log & daemon=$!\n\
+             wait_for 'together pairs >pairs.together; may_run_on pairs >pairs.pinned\n\
+                 [ $(cat pairs.together) -ge 2 ] && [ $(grep -cvx 0-3 pairs.pinned) -ge 2 ]'\n\
+             kill $daemon\n\
+             wait $daemon || echo the daemon ended with $? >&2\n\
+             may_run_on pairs >pairs.let_go\n\
+             : >pairs.end\n\
+             wait $target\n\
+             unset OMP_NUM_THREADS\n",
+            clustering = format!("{nearpage} {LIVE}").replace("migrate", "carrefour")
+        ),
+        // Huge pages, with a higher limit on stalls because the emulator moves them slowly.
+        "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n\
+         end_once huge.end 'becomes_local triad huge.log 2 800' 600 &\n\
+         export WORKLOAD_UNTIL=huge.end\n"
+            .to_owned(),
+        Inspection::command(
+            "triad_huge",
+            &format!(
+                "{bound} {nearpage} {LIVE} --max-stall 5s --log huge.log -- {triad} {LIVE_HUGE}"
+            ),
+        ),
+    ];
+    InGuest::run(Guest::four_nodes(), case, &script.concat())
+});
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn live_moves_threads_together_on_request() {
+    let case = &IN_GUEST.case;
+    let lines =
+        |name: &str| -> Vec<String> { case.read(name).lines().map(str::to_owned).collect() };
+    // Threads of all pairs were apart. A CPU may have had three threads meanwhile, which keeps pairs apart.
+    let (together, pinned) = (lines("pairs.together"), lines("pairs.pinned"));
+    assert!(
+        together[0].parse::<u32>().unwrap() >= 2,
+        "{together:?}, {pinned:?}"
+    );
+    // Each swap of threads brings two pairs together.
+    let is_pinned = |cpus: &&String| *cpus != "0-3";
+    assert!(pinned.iter().filter(is_pinned).count() >= 2, "{pinned:?}");
+    assert_eq!(lines("pairs.let_go"), ["0-3"; 8]);
+    assert_eq!(
+        IN_GUEST.before("pairs.out", " compute "),
+        IN_GUEST.before("pairs.alone", " compute ")
+    );
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn huge_pages_move_as_a_whole() {
+    const HUGE_BYTES: u64 = 2 << 20;
+    let there = &*IN_GUEST;
+    let placed = there.inspection("triad_huge");
+    // Only huge pages of a single thread count: one that two threads share may be on either node.
+    let (mut whole, mut in_place) = (0, 0);
+    for object in ["a", "b", "c"] {
+        let range = &placed.paused.objects[object];
+        let mut nodes: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        for (page, node) in placed.pages[object].present() {
+            nodes
+                .entry(page & !(HUGE_BYTES - 1))
+                .or_default()
+                .push(node);
+        }
+        nodes.retain(|start, _| *start >= range.start && start + HUGE_BYTES <= range.end);
+        for (start, nodes) in nodes {
+            assert!(
+                nodes.iter().all(|node| *node == nodes[0]),
+                "{object} {start:#x}: {nodes:?}"
+            );
+            let of = |address| &placed.paused.threads[&share_of(range, 4, address)];
+            let (first, last) = (of(start), of(start + HUGE_BYTES - 1));
+            if first.cpu == last.cpu {
+                whole += 1;
+                in_place += u32::from(there.guest.node_of_cpu(first.cpu) == Some(nodes[0]));
+            }
+        }
+    }
+    assert!(whole >= 30, "{whole}");
+    assert!(in_place * 4 >= whole * 3, "{in_place} of {whole}");
+    let kib = |name: &str| {
+        let text = there.case.read("triad_huge/smaps_rollup");
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("of the kernel");
+        line.trim_start_matches(':')
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .expect("a number")
+    };
+    assert!(kib("AnonHugePages") >= 2 * kib("Rss") / 3, "still huge");
+    // Far below the thousands of moves that single 4 KiB pages would need.
+    assert!(moved(&IN_GUEST.live_log("huge.log")) < 1000);
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn two_targets_of_live_are_each_placed() {
+    let there = &*IN_GUEST;
+    let triad = there.inspection("two_triad");
+    for object in ["a", "b", "c"] {
+        let share = triad.in_blocks(object, &there.guest);
+        assert!(
+            share >= 0.8,
+            "{object}: {share}: {:?}",
+            triad.pages[object].count()
+        );
+    }
+    let block = there.inspection("two_cluster").pages["block"].count();
+    let (least, most) = (block.values().min().unwrap(), block.values().max().unwrap());
+    assert_eq!(block.len(), 4, "{block:?}");
+    // The program ran until pages were even within a fifth; a few more have moved since.
+    assert!(*most as f64 <= 1.5 * *least as f64, "{block:?}");
+}
