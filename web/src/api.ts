@@ -109,7 +109,7 @@ export interface Threads {
 /** `mean_latency_ns` where the machine has latencies, otherwise `mean_distance`, a relative distance. */
 export interface Outcome { local_share: number; mean_latency_ns?: number; mean_distance?: number }
 export interface Planned {
-  name: string; object: number; size_bytes: number; accesses: number; cost_share: number; placement: string; why: string | null;
+  name: string; object: number; size_bytes: number; instances: number; accesses: number; cost_share: number; placement: string; why: string | null;
   confidence: number | null; first_touch_assumed: boolean; first_touch: Outcome; interleave: Outcome; planned: Outcome;
 }
 /** Nodes that the threads are assumed to run on. */

@@ -5,7 +5,7 @@ import { Chart, named, type Values } from "./chart.ts";
 import { few } from "./colours.ts";
 import type { Context } from "./context.ts";
 import { coded, download, h } from "./dom.ts";
-import { bytes, percent, time } from "./format.ts";
+import { bytes, count, percent, time } from "./format.ts";
 import { link, note } from "./state.ts";
 import { table } from "./table.ts";
 
@@ -142,7 +142,7 @@ export function planView(context: Context): HTMLElement {
         sort: null,
         columns: [
           { title: "object", value: ({ object }) => object.name, cell: ({ object }) => h("a", { href: link({ view: "object", object: String(object.object), instance: "", from: "", to: "", t0: "", t1: "" }) }, object.name) },
-          { title: "size", value: ({ object }) => object.size_bytes, cell: ({ object }) => bytes(object.size_bytes), number: true, minor: true },
+          { title: "size", value: ({ object }) => object.size_bytes, cell: ({ object }) => (object.instances > 1 ? `${count(object.instances)} × ` : "") + bytes(object.size_bytes), number: true, minor: true, hint: "of the largest object of this name" },
           { title: "cost", value: ({ object }) => object.cost_share, cell: ({ object }) => percent(object.cost_share), number: true },
           { title: "placement", value: ({ object }) => object.placement, cell: ({ object, number }) => editor(plan, object, number) },
           ...(one ? [] : [

@@ -59,6 +59,8 @@ pub struct ObjectPrediction {
     pub name: String,
     /// Size of the largest object in bytes.
     pub size_bytes: u64,
+    /// Number of objects of this name.
+    pub instances: u64,
     /// Accesses, by weight.
     pub accesses: f64,
     /// Share of the recording's cost, 0 to 1.
@@ -185,6 +187,7 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
             group: position,
             name: input.names.of(group),
             size_bytes: group.size_bytes,
+            instances: group.instances,
             accesses,
             cost_share,
             placement: decision.map_or("first-touch".to_owned(), |one| one.placement.to_string()),

@@ -43,7 +43,7 @@ pub use heat::shade;
 pub use job::{JobBy, JobContent, JobReportOutput, job_json, job_text};
 pub use json::single::object_json;
 pub use json::{ReportOutput, json};
-pub use name::pattern_words;
+pub use name::{counted_name, pattern_words};
 pub use printable::{printable, shorten, width};
 pub use profile::{
     ProfileCounts, ProfileError, ProfileFormat, RunningAccess, RunningProgram, rejected_profiles,

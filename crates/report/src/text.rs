@@ -15,7 +15,7 @@ use crate::{
     Content, Locate,
     emphasis::{HEADING, alarm, painted},
     matrix::matrix,
-    name::{created, hot_frame, pattern_words, thread_name, threads_at_work},
+    name::{counted_name, created, hot_frame, pattern_words, thread_name, threads_at_work},
     printable::{printable, shorten},
     table::{Column, lines, words, wrap, wrapped},
 };
@@ -465,14 +465,7 @@ impl Page<'_> {
         let known_names = Names::new(tables, &attribution.objects);
         let names: Vec<String> = groups
             .iter()
-            .map(|group| {
-                let name = printable(&known_names.of(group));
-                if group.instances > 1 {
-                    format!("{} × {name}", group.instances)
-                } else {
-                    name
-                }
-            })
+            .map(|group| counted_name(&known_names.of(group), group.instances))
             .collect();
         let (heading, lines) = lines(columns, "object", &names, self.options.width);
         self.head(out, &heading, lines.len());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use nearpage_attribution::{Names, ObjectGroup, call_site, place};
 use nearpage_recording::{Frame, ObjectKind, Tables};
 
+use crate::name::counted_name;
 use crate::printable::printable;
 
 /// A line of the tree.
@@ -44,13 +45,9 @@ pub(crate) fn tree(
         for step in path(tables, group) {
             node = node.children.entry(step).or_default();
         }
-        let count = match group.instances {
-            0 | 1 => String::new(),
-            instances => format!("{instances} × "),
-        };
-        let name = printable(&names.of(group));
+        let name = counted_name(&names.of(group), group.instances);
         // The position after the name distinguishes objects of equal names.
-        let leaf = node.children.entry(format!("{count}{name}\u{0}{position}"));
+        let leaf = node.children.entry(format!("{name}\u{0}{position}"));
         leaf.or_default().object = Some(position);
     }
     let all: f64 = positions.iter().map(|&at| cost(at)).sum();

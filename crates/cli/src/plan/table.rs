@@ -10,7 +10,7 @@ use nearpage_planner::{
     DecidedPlan, Doubt, ErrorSource, Judged, ObjectPrediction, Outcome, PlanTime, Uncertainty,
 };
 use nearpage_report::emphasis::{BAD, DOUBTFUL, painted};
-use nearpage_report::{printable, shorten, width, wrapped};
+use nearpage_report::{counted_name, printable, shorten, width, wrapped};
 
 /// A plan whose time is above this multiple of first touch's counts as slower.
 const LOSES: f64 = 1.0005;
@@ -134,7 +134,7 @@ fn objects(
         ];
         let loses = object.planned.local_share < object.first_touch.local_share - 0.005;
         let style = if loses { BAD } else { Style::new() };
-        let line = columns.line(&object.name, cells);
+        let line = columns.line(&counted_name(&object.name, object.instances), cells);
         text.push_str(&painted(&line, style, colour));
     }
     if left_out > 0 {
@@ -377,6 +377,7 @@ mod tests {
             group: 0,
             name: "grid".to_owned(),
             size_bytes: 4096,
+            instances: 1,
             accesses: 100.0,
             cost_share: 1.0,
             placement: "block".to_owned(),
