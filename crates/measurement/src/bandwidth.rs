@@ -5,9 +5,10 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
+use nearpage_machine::{CpuId, Machine, Matrix};
+
 use super::kernels::{self, WORD_BYTES};
 use super::{BLOCK_WORDS, MeasureError, Measurement, join, median, parts, pin};
-use nearpage_machine::{CpuId, Machine, Matrix};
 
 /// Kind of the accesses whose bandwidth is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,12 +34,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nearpage_amount::percent;
+use nearpage_machine::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, if_known};
 
 use available::{busy, control_group_bytes, free_bytes};
 use bandwidth::Kind;
 use kernels::WORD_BYTES;
 use memory::Buffer;
-use nearpage_machine::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, if_known};
 
 pub use available::available_bytes;
 pub use placing::{PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us};

@@ -10,10 +10,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
+use nearpage_machine::CpuId;
+
 use super::kernels;
 use super::memory::{self, Buffer};
 use super::{CHASE_STEPS, MeasureError, Measurement, WORD_BYTES};
-use nearpage_machine::CpuId;
 
 /// Numbers of multiplications between two loads, a few cycles each: the loops wait for memory from hardly to always.
 const COMPUTING: [u32; 8] = [4096, 2048, 1024, 512, 256, 128, 32, 0];

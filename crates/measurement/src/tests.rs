@@ -1,6 +1,7 @@
+use nearpage_machine::preset;
+
 use super::available::group_bytes;
 use super::*;
-use nearpage_machine::preset;
 
 const GIBIBYTE: u64 = 1 << 30;
 

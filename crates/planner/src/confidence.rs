@@ -9,15 +9,15 @@
 //! Most decisions of little confidence are still better than none: uncertainty about the owner of some pages does not
 //! make first touch right. So an object is left to first touch only if its decision also fails a second test. The test
 //! decides from half of the samples and applies the decision to the other half. A decision fails if it makes fewer
-//! accesses local than first touch in most resamples. Placements that spread pages always pass, as they relieve queues
-//! and make nothing local.
+//! accesses local than first touch in most resamples. Placements that spread pages make nothing local, but relieve
+//! queues, so they pass. But if first touch has spread the pages already, they have to be sure.
 
 use nearpage_amount::percent;
 use nearpage_attribution::{Attribution, Confidence, ObjectGroup, RESAMPLE_SHARE};
 use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ObjectId;
 
-use crate::auto::may_be_unmatched;
+use crate::auto::{is_spread, may_be_unmatched};
 use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::effect::Tally;
@@ -109,6 +109,11 @@ pub(crate) fn tested(
     found.into_iter().zip(stood).map(tested).collect()
 }
 
+/// True if a decision spreads pages over nodes.
+fn spreads(decision: &&Decision) -> bool {
+    matches!(decision.placement, Placement::Interleave { .. })
+}
+
 /// True if a plan made from half of a group's samples makes no fewer accesses of the other half local than first touch
 /// does.
 fn is_confirmed_by_half(
@@ -120,7 +125,6 @@ fn is_confirmed_by_half(
     let own = subject(context.tables, all);
     let about = decisions_about(plan, context, all, own.as_ref());
     let about: Vec<&Decision> = about.iter().map(|&at| &plan.decisions[at]).collect();
-    let spreads = |one: &&Decision| matches!(one.placement, Placement::Interleave { .. });
     if about.is_empty() || about.iter().any(spreads) {
         return true;
     }
@@ -153,7 +157,13 @@ pub(crate) fn leave_doubtful(
         };
         let places = |&at: &usize| plan.decisions[at].placement != Placement::FirstTouch;
         let confidence = tested.confidence;
-        if tested.is_doubtful() && about.iter().any(places) {
+        let relieves_nothing = about
+            .iter()
+            .map(|&at| &plan.decisions[at])
+            .any(|one| spreads(&one))
+            && is_spread(&context, group, parameters);
+        let is_doubtful = tested.is_doubtful() || relieves_nothing && !confidence.is_sure();
+        if is_doubtful && about.iter().any(places) {
             let placement = plan.decisions[first].placement.to_string();
             let mut left = first_touched(&context, group, own.clone(), parameters);
             left.why = format!(
@@ -260,6 +270,7 @@ fn spot(context: &Context, holder: Holder, start: Start) -> Spot {
 #[cfg(test)]
 mod tests {
     use nearpage_machine::preset;
+    use nearpage_recording::ThreadIndex;
 
     use super::*;
     use crate::Planner;
@@ -303,6 +314,37 @@ mod tests {
             let found = tested(&plan, Policy::Object, input, &parameters);
             assert_eq!(found[0].unwrap().confidence.share, 0.0);
         });
+    }
+
+    #[test]
+    fn interleaving_what_first_touch_has_spread_already_has_to_be_sure() {
+        let placed = |touchers: &[u32], share| {
+            let (mut analysis, _folder) = Samples::of("opteron-4", &[0, 1, 2, 3])
+                .analysed()
+                .into_parts();
+            let grid = &mut analysis.attribution.objects[0];
+            let pages = (grid.size_bytes / grid.affinity.page_bytes) as u32;
+            let toucher = |page: u32| ThreadIndex(touchers[page as usize % touchers.len()]);
+            grid.first_touches = (0..pages).map(|page| (page, toucher(page))).collect();
+            let machine = preset("opteron-4").unwrap();
+            let planner = Planner::of(&analysis, &machine, None);
+            let input = &planner.programs().unwrap()[0];
+            let parameters = Parameters::default();
+            let mut plan = decide(Policy::Interleave, input, &parameters);
+            let confidence = Confidence { samples: 9, share };
+            let tested = Tested {
+                confidence,
+                stood: 1.0,
+            };
+            leave_doubtful(&mut plan, &[Some(tested)], input, &parameters);
+            plan.decisions.remove(0).placement
+        };
+        let unsure = 0.35;
+        assert_ne!(placed(&[0], unsure), Placement::FirstTouch);
+        let half = placed(&[0, 1], unsure);
+        assert_ne!(half, Placement::FirstTouch, "two of four nodes have it");
+        assert_eq!(placed(&[0, 1, 2, 3], unsure), Placement::FirstTouch);
+        assert_ne!(placed(&[0, 1, 2, 3], 1.0), Placement::FirstTouch);
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub(crate) fn hot_frame(module: Option<ModuleId>, offset: u64, locate: &mut impl
 /// The name of a group of objects, with their number if there are several.
 pub fn counted_name(name: &str, instances: u64) -> String {
     match instances {
-        0 | 1 => printable(name),
-        several => format!("{several} × {}", printable(name)),
+        0 | 1 => name.to_owned(),
+        several => format!("{several} × {name}"),
     }
 }
 

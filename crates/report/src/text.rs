@@ -465,7 +465,7 @@ impl Page<'_> {
         let known_names = Names::new(tables, &attribution.objects);
         let names: Vec<String> = groups
             .iter()
-            .map(|group| counted_name(&known_names.of(group), group.instances))
+            .map(|group| printable(&counted_name(&known_names.of(group), group.instances)))
             .collect();
         let (heading, lines) = lines(columns, "object", &names, self.options.width);
         self.head(out, &heading, lines.len());

@@ -45,7 +45,7 @@ pub(crate) fn tree(
         for step in path(tables, group) {
             node = node.children.entry(step).or_default();
         }
-        let name = counted_name(&names.of(group), group.instances);
+        let name = printable(&counted_name(&names.of(group), group.instances));
         // The position after the name distinguishes objects of equal names.
         let leaf = node.children.entry(format!("{name}\u{0}{position}"));
         leaf.or_default().object = Some(position);

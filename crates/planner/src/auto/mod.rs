@@ -72,7 +72,7 @@ mod unmatched;
 pub use alternatives::{Alternatives, Selection};
 pub use margins::Margins;
 pub use model::Model;
-pub(crate) use preference::{loses_nothing, relieves_one_node};
+pub(crate) use preference::{is_spread, loses_nothing, relieves_one_node};
 pub use progress::SearchProgress;
 pub(crate) use unmatched::may_be_unmatched;
 

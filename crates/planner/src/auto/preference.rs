@@ -68,6 +68,10 @@ const LOST_PART_MAX: f64 = 0.35;
 /// Share of an object's accesses on one node under first touch from which interleaving relieves that node.
 const CONCENTRATED_SHARE: f64 = 0.75;
 
+/// Share of an object's accesses on the busiest node under first touch, times the number of nodes, up to which
+/// interleaving relieves no node.
+const SPREAD_MOST: f64 = 1.5;
+
 /// Share of accesses that may become remote by interleaving: threads on the one node lose what the others gain, unless
 /// most threads are there.
 const LESS_LOCAL: f64 = 0.1;
@@ -263,6 +267,20 @@ pub(crate) fn relieves_one_node(
         && local <= spread + LESS_LOCAL
         && by_home <= (local + EXCESS_USE_MIN) * all
         && writer(group).and_then(|thread| context.node_position(thread)) != Some(home)
+}
+
+/// True if first touch has spread a group's pages already, so that interleaving relieves no node: none serves many more
+/// of the accesses than an equal share.
+pub(crate) fn is_spread(context: &Context, group: &ObjectGroup, parameters: &Parameters) -> bool {
+    let placing = Placing::Decided(&[]);
+    let Some((_, uses)) = placed_accesses::<Uses>(context, group, placing, parameters) else {
+        return false;
+    };
+    let by_memory = uses.by_memory();
+    let most = by_memory.iter().copied().fold(0.0, f64::max);
+    let equal =
+        by_memory.iter().sum::<f64>() / context.machine.nodes_with_memory().len().max(1) as f64;
+    most <= SPREAD_MOST * equal
 }
 
 /// The thread that makes most of a group's stores, if the others mostly read.
