@@ -62,6 +62,15 @@ pub struct Uncertainty {
     pub doubt: Doubt,
 }
 
+impl Uncertainty {
+    /// True if samples leave open whether the slowest thread takes longer, and all threads together surely take less time.
+    /// In a program whose threads take work from each other, on few CPUs, it is chance which thread was slowest.
+    pub fn is_quicker_together(&self) -> bool {
+        let may_be_quicker = self.scaled_change.is_some_and(|[least, _]| least < 0.0);
+        may_be_quicker && self.all_threads_change.is_some_and(|[_, most]| most < 0.0)
+    }
+}
+
 /// A plan's change of a time, as a share of the time under first touch.
 pub(crate) fn change(times: &Times) -> f64 {
     times.planned_ns / times.first_touch_ns.max(f64::MIN_POSITIVE) - 1.0

@@ -1,7 +1,7 @@
 //! Predicts what one plan does: the shares of local accesses, the times, and how sure they are.
 
 use nearpage_machine::Assumed;
-use nearpage_plan::{Plan, PlanPrediction, Team};
+use nearpage_plan::{Plan, PlanPrediction, Team, is_slower};
 use nearpage_recording::Metadata;
 
 use crate::auto::{Model, Times};
@@ -60,6 +60,10 @@ impl PlanPredictor<'_> {
             local_after: prediction.planned.local_share,
             first_touch_ns: time.map(|time| time.scaled_first_touch_ns),
             planned_ns: time.map(|time| time.scaled_planned_ns),
+            all_threads_change: time
+                .filter(|one| is_slower([one.scaled_first_touch_ns, one.scaled_planned_ns]))
+                .filter(|one| one.uncertainty.is_quicker_together())
+                .and_then(|one| one.uncertainty.all_threads_change),
         };
         plan.predicted = (prediction.accesses > 0.0).then_some(predicted);
         let warning = plan.warning();

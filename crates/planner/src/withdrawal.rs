@@ -71,20 +71,23 @@ fn predicted(
     is_traced: bool,
 ) -> Option<Result<(f64, Uncertainty), String>> {
     let times = Model::new(input, parameters)?.expected_times(plan);
-    Some(match withdraw_slower(plan, &times) {
+    let uncertainty = of_model(is_traced, plan, input, parameters, &times);
+    Some(match withdraw_slower(plan, &times, &uncertainty) {
         Some(why) => Err(why),
-        None => Ok((
-            -change(&times.0[1]),
-            of_model(is_traced, plan, input, parameters, &times),
-        )),
+        None => Ok((-change(&times.0[1]), uncertainty)),
     })
 }
 
 /// Withdraws a plan that is slower by the slowest thread, in a run as long as the recorded one or in the scaled one,
 /// and says so. If it is only a little slower, all threads together have to be slower, too: chance changes most which
-/// thread is the slowest. A plan that only spreads pages is withdrawn all the same: such decisions follow from who uses which
+/// thread is the slowest. For the same reason, a plan that is clearly slower stays if that is in doubt and all threads
+/// together are surely quicker. A plan that only spreads pages is withdrawn all the same: such decisions follow from who uses which
 /// part, not from times.
-fn withdraw_slower(plan: &mut Plan, (times, of_all): &([Times; 2], f64)) -> Option<String> {
+fn withdraw_slower(
+    plan: &mut Plan,
+    (times, of_all): &([Times; 2], f64),
+    uncertainty: &Uncertainty,
+) -> Option<String> {
     let spreads = |one: &Decision| {
         matches!(
             one.placement,
@@ -95,7 +98,8 @@ fn withdraw_slower(plan: &mut Plan, (times, of_all): &([Times; 2], f64)) -> Opti
     let slower = times.iter().map(change).fold(f64::NEG_INFINITY, f64::max);
     let is_clearly_slower = |one: &Times| is_slower([one.first_touch_ns, one.planned_ns]);
     let is_slower_for_all = slower > 0.0 && (*of_all > 0.0 || only_spreads);
-    if !is_slower_for_all && !times.iter().any(is_clearly_slower) {
+    let is_clear = times.iter().any(is_clearly_slower) && !uncertainty.is_quicker_together();
+    if !is_slower_for_all && !is_clear {
         return None;
     }
     let what = match only_spreads {
@@ -170,6 +174,7 @@ mod tests {
     use nearpage_plan::Owner;
 
     use super::*;
+    use crate::interval::of_replay;
     use crate::interval::tests::{with_blocks, with_threads};
     use crate::model_error::MachineClass;
     use crate::{ModelErrors, Planner, Policy};
@@ -290,25 +295,37 @@ mod tests {
     }
 
     #[test]
-    fn auto_makes_no_plan_of_which_it_then_warns() {
+    fn a_slower_plan_stays_only_if_all_threads_together_are_surely_quicker() {
         with_blocks(1e6, |planner, _| {
-            let is_withdrawn = |longer: f64, of_all: f64| {
+            let is_withdrawn = |longer: f64, of_all: f64, bounds: [f64; 2], of_all_most: f64| {
                 let mut plan = planned(planner, Policy::Object);
                 let time = Times {
                     first_touch_ns: 1e9,
                     planned_ns: 1e9 * (1.0 + longer),
                 };
-                let why = withdraw_slower(&mut plan, &([time; 2], of_all));
+                let uncertainty = Uncertainty {
+                    scaled_change: Some(bounds),
+                    all_threads_change: Some([-0.5, of_all_most]),
+                    ..of_replay(&time, None)
+                };
+                let why = withdraw_slower(&mut plan, &([time; 2], of_all), &uncertainty);
                 assert_eq!(why.is_some(), plan.decisions.is_empty());
                 why.is_some()
             };
-            assert!(is_withdrawn(0.01, -0.1), "clearly slower");
+            let sure = [0.001, 0.02];
+            assert!(is_withdrawn(0.01, -0.1, sure, -0.05), "clearly slower");
+            let unsure = [-0.02, 0.04];
+            assert!(is_withdrawn(0.01, -0.1, unsure, 0.05));
             assert!(
-                !is_withdrawn(0.004, -0.1),
+                !is_withdrawn(0.01, -0.1, unsure, -0.05),
+                "all threads are surely quicker"
+            );
+            assert!(
+                !is_withdrawn(0.004, -0.1, sure, 0.05),
                 "chance makes a thread the slowest"
             );
-            assert!(is_withdrawn(0.004, 0.001));
-            assert!(!is_withdrawn(0.0, 0.1));
+            assert!(is_withdrawn(0.004, 0.001, unsure, 0.05));
+            assert!(!is_withdrawn(0.0, 0.1, unsure, 0.2));
         });
     }
 

@@ -70,6 +70,10 @@ impl Plan {
                     key(text, name, figure(time_ns.round()));
                 }
             }
+            if let Some([least, most]) = predicted.all_threads_change {
+                let bounds = format!("[{}, {}]", share(least), share(most));
+                key(text, "all_threads_change", bounds);
+            }
         }
         if let Some(online_migration) = &self.online_migration {
             *text += &format!("\n[{prefix}online_migration]\n");

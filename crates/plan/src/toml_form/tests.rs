@@ -186,6 +186,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                         .effect
                         .local_before
                         .map(|_| 2.0 * first.effect.accesses),
+                    all_threads_change: first.effect.local_before.map(|before| [-before, 0.5]),
                 });
                 let mut seen = Vec::new();
                 decisions.retain(|decision: &Decision| {
