@@ -169,10 +169,14 @@ impl<'a> Alternatives<'a> {
     /// Choices that differ from `choice` only in their [`nearpage_plan::Start`].
     pub fn later(&self, object: usize, choice: usize) -> impl Iterator<Item = usize> {
         let Object {
-            choices, at_once, ..
+            choices,
+            at_once,
+            resized,
+            ..
         } = &self.objects[object];
         let wanted = placements(&choices[choice].decisions);
-        (*at_once..choices.len())
+        // What choices would be with an input of another size comes after them, and may place as another choice does.
+        (*at_once..resized.len())
             .filter(move |&later| placements(&choices[later].decisions) == wanted)
     }
 
@@ -386,3 +390,32 @@ const KINDS: [Kind; 8] = [
     Kind::Uniform,
     Kind::Replicate,
 ];
+
+#[cfg(test)]
+mod tests {
+    use nearpage_machine::preset;
+
+    use super::*;
+    use crate::Planner;
+    use crate::auto::{Judge, Model};
+    use crate::making::Samples;
+
+    #[test]
+    fn what_a_choice_would_be_with_another_size_is_not_taken_for_a_later_choice() {
+        let samples = Samples::of("opteron-4", &[0, 1, 2, 3]).analysed();
+        let machine = preset("opteron-4").unwrap();
+        let planner = Planner::of(&samples.analysis, &machine, None);
+        let input = &planner.programs().unwrap()[0];
+        let parameters = Parameters::default();
+        let context = Context::new(input);
+        let margins = Model::new(input, &parameters).unwrap().margins();
+        let mut alternatives = Alternatives::new(&context, input, &parameters, &margins);
+        let (grid, placed) = (0, 1);
+        assert!(placed < alternatives.at_once(grid));
+        let later: Vec<usize> = alternatives.later(grid, placed).collect();
+        let choices = &mut alternatives.objects[grid].choices;
+        choices.push(choices[placed].clone());
+        let with_other_size: Vec<usize> = alternatives.later(grid, placed).collect();
+        assert_eq!(with_other_size, later);
+    }
+}
