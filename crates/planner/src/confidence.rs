@@ -52,13 +52,6 @@ pub(crate) struct Tested {
     pub stood: f64,
 }
 
-impl Tested {
-    /// True if the object is to be left to first touch.
-    fn is_doubtful(&self) -> bool {
-        !self.confidence.is_sure() && self.stood < STOOD_MIN
-    }
-}
-
 /// Decisions that are not sure have to pass the test in this share of the resamples.
 const STOOD_MIN: f64 = 0.5;
 
@@ -110,7 +103,7 @@ pub(crate) fn tested(
 }
 
 /// True if a decision spreads pages over nodes.
-fn spreads(decision: &&Decision) -> bool {
+fn spreads(decision: &Decision) -> bool {
     matches!(decision.placement, Placement::Interleave { .. })
 }
 
@@ -125,7 +118,7 @@ fn is_confirmed_by_half(
     let own = subject(context.tables, all);
     let about = decisions_about(plan, context, all, own.as_ref());
     let about: Vec<&Decision> = about.iter().map(|&at| &plan.decisions[at]).collect();
-    if about.is_empty() || about.iter().any(spreads) {
+    if about.is_empty() || about.iter().copied().any(spreads) {
         return true;
     }
     let local = |context: &Context, group: &ObjectGroup, decisions: &[&Decision]| {
@@ -157,12 +150,11 @@ pub(crate) fn leave_doubtful(
         };
         let places = |&at: &usize| plan.decisions[at].placement != Placement::FirstTouch;
         let confidence = tested.confidence;
-        let relieves_nothing = about
-            .iter()
-            .map(|&at| &plan.decisions[at])
-            .any(|one| spreads(&one))
-            && is_spread(&context, group, parameters);
-        let is_doubtful = tested.is_doubtful() || relieves_nothing && !confidence.is_sure();
+        let relieves_nothing = || {
+            about.iter().any(|&at| spreads(&plan.decisions[at]))
+                && is_spread(&context, group, parameters)
+        };
+        let is_doubtful = !confidence.is_sure() && (tested.stood < STOOD_MIN || relieves_nothing());
         if is_doubtful && about.iter().any(places) {
             let placement = plan.decisions[first].placement.to_string();
             let mut left = first_touched(&context, group, own.clone(), parameters);
