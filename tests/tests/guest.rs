@@ -10,8 +10,6 @@ use nearpage_tests::{Case, Guest, Inspection, nearpage_path, workload};
 /// Three arrays of 512 KiB. Under `live`, the program runs until a test's condition holds, because the emulator
 /// determines how long migrations take.
 const LIVE_TRIAD: &str = "0.5 20";
-/// 128 pages that move to other addresses, and sums over them.
-const RESTLESS: &str = "0.5 1500";
 const CG: &str = "100000 16 10";
 const CLUSTER: &str = "100000 40 4";
 const LU: &str = "64 16 8 2 5";
@@ -21,6 +19,8 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     let case = Case::new("guest");
     plan_on_the_host(&case);
     case.write("later.toml", by_hand("triad", LATER_PLAN));
+    let pinned = by_hand("triad", LATER_PLAN).replacen("\n\n", "\nthreads = \"scatter\"\n\n", 1);
+    case.write("pinned.toml", pinned);
     case.write("stages.toml", by_hand("stages", STAGES_PLAN));
     case.write("exchange.toml", by_hand("stages", &exchange_plan()));
     another_build(&case, "smalls", "other");
@@ -41,12 +41,11 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
-    let [cg, triad, lu, cluster, restless, replicas, smalls, stages] = [
+    let [cg, triad, lu, cluster, replicas, smalls, stages] = [
         "cg",
         "triad",
         "lu_blocks",
         "cluster",
-        "restless",
         "replicas",
         "smalls",
         "stages",
@@ -79,9 +78,6 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         Inspection::command(
             "cg_touched",
             &format!("{team} {nearpage} run --mechanism touch --plan cg.toml -- {cg} {CG}"),
-        ),
-        format!(
-            "{team} {nearpage} record -q --rate 997 -o cg_after.nearpage -- {nearpage} run --plan cg.toml -- {cg} 100000 16 60\n"
         ),
         format!(
             "{team} {nearpage} record -q --rate 997 --threads compact -o cluster.nearpage -- {cluster} 100000 40 30\n"
@@ -134,20 +130,14 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
                 "{team} {nearpage} run --plan exchange.toml -- {stages} 4096 2 2 2>exchange.err"
             ),
         ),
-        // The emulator's clock decides whether the plan wins; a losing plan is not used again.
-        format!(
-            "{team} {nearpage} optimize --rate 997 -o optimized --json -- {cg} 100000 16 60 >optimized.json\n"
-        ),
-        format!("{team} {nearpage} run -- {cg} 100000 16 60 >kept.out 2>kept.err || true\n"),
         WAITING.to_owned(),
         // Threads get CPUs of their own: by an option, and by a plan.
         format!(
-            "sed '/^machine = /a threads = \"scatter\"' cluster.toml >pinned.toml\n\
-             for how in '--threads compact' '--plan pinned.toml'; do\n\
+            "for how in '--threads compact' '--plan pinned.toml'; do\n\
                  name=pinned_${{how##* }}\n\
-                 WORKLOAD_UNTIL=$name.end {team} {nearpage} run -q $how -- {cluster} {CLUSTER} >/dev/null &\n\
-                 wait_for '[ $(may_run_on cluster | sort -u | wc -l) = 4 ]' 60\n\
-                 may_run_on cluster >$name\n\
+                 WORKLOAD_UNTIL=$name.end {team} {nearpage} run -q $how -- {triad} {LIVE_TRIAD} >/dev/null &\n\
+                 wait_for '[ $(may_run_on triad | sort -u | wc -l) = 4 ]' 60\n\
+                 may_run_on triad >$name\n\
                  : >$name.end\n\
                  wait $!\n\
              done\n"
@@ -203,13 +193,6 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              : >killed.end\n\
              wait $target\n\
              unset WORKLOAD_UNTIL\n"
-        ),
-        // A target whose mappings change all the time.
-        format!(
-            "{team} {restless} {RESTLESS} >unobserved.out\n\
-             end_once restless.end '[ $(grep -c \"moved.:[1-9]\" restless.log) -ge 3 ]' &\n\
-             WORKLOAD_UNTIL=restless.end {bound} {nearpage} {LIVE} --log restless.log -- \
-             {restless} {RESTLESS} >restless.out\n"
         ),
         // Huge pages that one thread touched go where each thread's part is.
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n".to_owned(),
@@ -666,48 +649,6 @@ fn the_growing_heap_is_placed_as_planned() {
 }
 
 #[test]
-fn a_second_recording_sees_local_accesses() {
-    // Local share of accesses to the matrix's values, 16 doubles per row.
-    let local = |file: &str| {
-        let report = IN_GUEST.case.nearpage(["report", "--json", file]).success();
-        let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
-        let values = report["objects"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|object| object["size_bytes"] == 100_000 * 16 * 8);
-        let values = values.unwrap_or_else(|| panic!("no values in {file}"));
-        1.0 - values["remote"].as_f64().unwrap() / values["accesses"].as_f64().unwrap()
-    };
-    let (before, after) = (local("cg.nearpage"), local("cg_after.nearpage"));
-    assert!(
-        before < 0.6 && after > 0.9,
-        "local share {before} before, {after} after"
-    );
-}
-
-#[test]
-fn optimize_keeps_a_plan_that_a_later_run_uses() {
-    let there = &*IN_GUEST;
-    let result: serde_json::Value =
-        serde_json::from_str(&there.case.read("optimized.json")).unwrap();
-    assert!(
-        result["comparison"]["before"]["elapsed_ns"]
-            .as_f64()
-            .unwrap()
-            > 0.0,
-        "{result}"
-    );
-    assert!(result["kept"].is_string(), "{result}");
-    let said = there.case.read("kept.err");
-    // The emulator's clock decides whether the plan won.
-    assert!(
-        said.contains("using the kept plan") || said.contains("no plan is kept"),
-        "{said}"
-    );
-}
-
-#[test]
 fn the_machine_is_read_as_it_is() {
     let machine = IN_GUEST.case.read("machine.toml");
     assert_eq!(machine.matches("[[node]]").count(), 4, "{machine}");
@@ -827,15 +768,6 @@ fn processes_run_from_copies_on_their_node() {
         said.contains("4 processes ran from local copies: 16 mappings"),
         "{said}"
     );
-}
-
-#[test]
-fn a_program_that_keeps_changing_computes_its_result_under_live() {
-    assert_eq!(
-        IN_GUEST.before("restless.out", " rounds "),
-        IN_GUEST.before("unobserved.out", " rounds ")
-    );
-    assert!(moved(&IN_GUEST.live_log("restless.log")) > 0);
 }
 
 #[test]

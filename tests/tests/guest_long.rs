@@ -1,5 +1,6 @@
-//! `nearpage live` in a real Linux with four memory nodes, where it takes the emulator minutes: two targets, threads that
-//! share data, huge pages. `tests/long` runs these tests. A single boot runs one script, whose results all tests share.
+//! What takes the emulator minutes in a real Linux with four memory nodes: a recording under a plan, `nearpage optimize`, and
+//! `nearpage live` with two targets, with threads that share data, with mappings that change, and with huge pages.
+//! `tests/long` runs these tests. A single boot runs one script, whose results all tests share.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -18,12 +19,16 @@ const LIVE_PAIRS: &str = "0.25 20";
 /// Three arrays of 15 or 16 huge pages each, depending on their addresses.
 const LIVE_HUGE: &str = "32 2";
 
+/// 128 pages that move to other addresses, and sums over them.
+const RESTLESS: &str = "0.5 1500";
+const CG: &str = "100000 16 60";
+
 static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     let case = Case::new("guest_long");
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
-    let [triad, cluster, pairs] =
-        ["triad", "cluster", "pairs"].map(|name| workload(name).display().to_string());
+    let [cg, triad, cluster, pairs, restless] = ["cg", "triad", "cluster", "pairs", "restless"]
+        .map(|name| workload(name).display().to_string());
     let in_background = |name: &str, command: String| {
         format!("{} &\n", Inspection::command(name, &command).trim_end())
     };
@@ -37,9 +42,30 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         .concat(),
     );
     let bound = "env OMP_NUM_THREADS=4 OMP_PROC_BIND=true OMP_PLACES={0},{1},{2},{3}";
+    let team = "env OMP_NUM_THREADS=4";
+    let record = format!("{nearpage} record -q --rate 997");
     let script = [
         EXACT.to_owned(),
         WAITING.to_owned(),
+        // The master is pinned when it creates a thread, and stays on its CPU until then: otherwise it might fill the
+        // matrix from several nodes, and part of it near the users of this part.
+        format!(
+            "{team} OMP_PROC_BIND=true {record} --threads compact -o cg.nearpage -- {cg} {CG}\n\
+             {nearpage} plan cg.nearpage --policy object -o cg.toml >cg.plan.txt\n\
+             {team} {record} -o cg_after.nearpage -- {nearpage} run --plan cg.toml -- {cg} {CG}\n"
+        ),
+        // The emulator's clock decides whether the plan wins; a losing plan is not used again.
+        format!(
+            "{team} {nearpage} optimize --rate 997 -o optimized --json -- {cg} {CG} >optimized.json\n\
+             {team} {nearpage} run -- {cg} {CG} >kept.out 2>kept.err || true\n"
+        ),
+        // A target whose mappings change all the time.
+        format!(
+            "{team} {restless} {RESTLESS} >unobserved.out\n\
+             end_once restless.end '[ $(grep -c \"moved.:[1-9]\" restless.log) -ge 3 ]' &\n\
+             WORKLOAD_UNTIL=restless.end {bound} {nearpage} {LIVE} --log restless.log -- \
+             {restless} {RESTLESS} >restless.out\n"
+        ),
         // Two targets: one wants its pages spread, the other wants them together.
         format!(
             "end_once two.end 'becomes_local triad two.log 2 && is_even cluster' &\n\
@@ -169,4 +195,58 @@ fn two_targets_of_live_are_each_placed() {
     assert_eq!(block.len(), 4, "{block:?}");
     // The program ran until pages were even within a fifth; a few more have moved since.
     assert!(*most as f64 <= 1.5 * *least as f64, "{block:?}");
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn a_second_recording_sees_local_accesses() {
+    // Local share of accesses to the matrix's values, 16 doubles per row.
+    let local = |file: &str| {
+        let report = IN_GUEST.case.nearpage(["report", "--json", file]).success();
+        let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
+        let values = report["objects"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|object| object["size_bytes"] == 100_000 * 16 * 8);
+        let values = values.unwrap_or_else(|| panic!("no values in {file}"));
+        1.0 - values["remote"].as_f64().unwrap() / values["accesses"].as_f64().unwrap()
+    };
+    let (before, after) = (local("cg.nearpage"), local("cg_after.nearpage"));
+    assert!(
+        before < 0.6 && after > 0.9,
+        "local share {before} before, {after} after"
+    );
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn optimize_keeps_a_plan_that_a_later_run_uses() {
+    let there = &*IN_GUEST;
+    let result: serde_json::Value =
+        serde_json::from_str(&there.case.read("optimized.json")).unwrap();
+    assert!(
+        result["comparison"]["before"]["elapsed_ns"]
+            .as_f64()
+            .unwrap()
+            > 0.0,
+        "{result}"
+    );
+    assert!(result["kept"].is_string(), "{result}");
+    let said = there.case.read("kept.err");
+    // The emulator's clock decides whether the plan won.
+    assert!(
+        said.contains("using the kept plan") || said.contains("no plan is kept"),
+        "{said}"
+    );
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn a_program_that_keeps_changing_computes_its_result_under_live() {
+    assert_eq!(
+        IN_GUEST.before("restless.out", " rounds "),
+        IN_GUEST.before("unobserved.out", " rounds ")
+    );
+    assert!(moved(&IN_GUEST.live_log("restless.log")) > 0);
 }

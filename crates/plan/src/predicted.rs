@@ -47,16 +47,23 @@ pub fn is_slower([first_touch_ns, planned_ns]: [f64; 2]) -> bool {
 
 /// Message that a policy's plan takes longer than first touch, with advice; none if it does not.
 pub fn slower_than_first_touch(times_ns: [f64; 2], policy: &str) -> Option<String> {
-    let [first_touch_ns, planned_ns] = times_ns;
     is_slower(times_ns).then(|| {
         format!(
-            "slower than first touch: {} instead of {} ({}); {}",
-            time(planned_ns),
-            time(first_touch_ns),
-            change(planned_ns / first_touch_ns - 1.0),
+            "slower than first touch: {}; {}",
+            instead(times_ns),
             advice(policy)
         )
     })
+}
+
+/// A plan's time beside that of first touch, in words.
+fn instead([first_touch_ns, planned_ns]: [f64; 2]) -> String {
+    format!(
+        "{} instead of {} ({})",
+        time(planned_ns),
+        time(first_touch_ns),
+        change(planned_ns / first_touch_ns - 1.0)
+    )
 }
 
 impl PlanPrediction {
@@ -86,13 +93,10 @@ impl PlanPrediction {
         if let (Some(times_ns), Some([least, most])) = (times_ns, self.all_threads_change)
             && is_slower(times_ns)
         {
-            let [before_ns, after_ns] = times_ns;
             return Some(format!(
-                "the slowest thread is predicted to take longer under this plan than under first touch ({} instead of {}, {}), \
+                "the slowest thread is predicted to take longer under this plan than under first touch, {}, \
                  but another recording may show the opposite; the change of all threads' time together lies between {} and {}",
-                time(after_ns),
-                time(before_ns),
-                change(after_ns / before_ns - 1.0),
+                instead(times_ns),
                 change(least),
                 change(most)
             ));
@@ -160,8 +164,8 @@ mod tests {
             with([559e6, 580e6])
                 .warning("auto", false)
                 .expect("a warning"),
-            "the slowest thread is predicted to take longer under this plan than under first touch (580 ms instead of \
-             559 ms, 3.8 % more), but another recording may show the opposite; the change of all threads' time together \
+            "the slowest thread is predicted to take longer under this plan than under first touch, 580 ms instead of \
+             559 ms (3.8 % more), but another recording may show the opposite; the change of all threads' time together \
              lies between 9.4 % less and 4.5 % less"
         );
         assert_eq!(with([559e6, 500e6]).warning("auto", false), None);

@@ -70,24 +70,22 @@ fn predicted(
     parameters: &Parameters,
     is_traced: bool,
 ) -> Option<Result<(f64, Uncertainty), String>> {
-    let times = Model::new(input, parameters)?.expected_times(plan);
-    let uncertainty = of_model(is_traced, plan, input, parameters, &times);
-    Some(match withdraw_slower(plan, &times, &uncertainty) {
-        Some(why) => Err(why),
-        None => Ok((-change(&times.0[1]), uncertainty)),
-    })
+    let modelled = Model::new(input, parameters)?.expected_times(plan);
+    let uncertainty = |plan: &Plan| of_model(is_traced, plan, input, parameters, &modelled);
+    let saved = -change(&modelled.0[1]);
+    Some(withdraw_slower(plan, &modelled, uncertainty).map(|found| (saved, found)))
 }
 
 /// Withdraws a plan that is slower by the slowest thread, in a run as long as the recorded one or in the scaled one,
 /// and says so. If it is only a little slower, all threads together have to be slower, too: chance changes most which
 /// thread is the slowest. For the same reason, a plan that is clearly slower stays if that is in doubt and all threads
-/// together are surely quicker. A plan that only spreads pages is withdrawn all the same: such decisions follow from who uses which
-/// part, not from times.
+/// together are surely quicker. A plan that only spreads pages is withdrawn all the same: such decisions follow from who
+/// uses which part, not from times. Otherwise returns how sure the times are, which takes long to find out.
 fn withdraw_slower(
     plan: &mut Plan,
     (times, of_all): &([Times; 2], f64),
-    uncertainty: &Uncertainty,
-) -> Option<String> {
+    uncertainty: impl FnOnce(&Plan) -> Uncertainty,
+) -> Result<Uncertainty, String> {
     let spreads = |one: &Decision| {
         matches!(
             one.placement,
@@ -98,16 +96,18 @@ fn withdraw_slower(
     let slower = times.iter().map(change).fold(f64::NEG_INFINITY, f64::max);
     let is_clearly_slower = |one: &Times| is_slower([one.first_touch_ns, one.planned_ns]);
     let is_slower_for_all = slower > 0.0 && (*of_all > 0.0 || only_spreads);
-    let is_clear = times.iter().any(is_clearly_slower) && !uncertainty.is_quicker_together();
-    if !is_slower_for_all && !is_clear {
-        return None;
+    if !is_slower_for_all {
+        let found = uncertainty(plan);
+        if !times.iter().any(is_clearly_slower) || found.is_quicker_together() {
+            return Ok(found);
+        }
     }
     let what = match only_spreads {
         true => "spreading what all threads use",
         false => "the best plan",
     };
     plan.decisions.clear();
-    Some(format!(
+    Err(format!(
         "everything is left to first touch: {what} would take {} longer",
         percent(slower)
     ))
@@ -308,9 +308,9 @@ mod tests {
                     all_threads_change: Some([-0.5, of_all_most]),
                     ..of_replay(&time, None)
                 };
-                let why = withdraw_slower(&mut plan, &([time; 2], of_all), &uncertainty);
-                assert_eq!(why.is_some(), plan.decisions.is_empty());
-                why.is_some()
+                let found = withdraw_slower(&mut plan, &([time; 2], of_all), |_| uncertainty);
+                assert_eq!(found.is_err(), plan.decisions.is_empty());
+                found.is_err()
             };
             let sure = [0.001, 0.02];
             assert!(is_withdrawn(0.01, -0.1, sure, -0.05), "clearly slower");
