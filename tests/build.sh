@@ -9,5 +9,6 @@ without_std() { CARGO_PROFILE_DEV_PANIC=abort "$@"; }
 # one more of nearly everything.
 build_what_tests_run() {
     without_std cargo build --locked -p nearpage-preload
+    export NEARPAGE_TESTS_HAVE_LIBRARY=1
     cargo build --locked --workspace --exclude nearpage-preload --lib --bins --examples
 }

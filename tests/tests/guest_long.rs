@@ -1,5 +1,5 @@
 //! What takes the emulator minutes in a real Linux with four memory nodes: a recording under a plan, `nearpage optimize`, and
-//! `nearpage live` with two targets, with threads that share data, with mappings that change, and with huge pages.
+//! `nearpage live` with its screen, with two targets, with threads that share data, with mappings that change, and with huge pages.
 //! `tests/long` runs these tests. A single boot runs one script, whose results all tests share.
 
 use std::collections::BTreeMap;
@@ -58,6 +58,30 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         format!(
             "{team} {nearpage} optimize --rate 997 -o optimized --json -- {cg} {CG} >optimized.json\n\
              {team} {nearpage} run -- {cg} {CG} >kept.out 2>kept.err || true\n"
+        ),
+        // A daemon is killed while it shows its screen; a second one is refused before.
+        format!(
+            "env -u WORKLOAD_UNTIL {bound} {triad} {LIVE_TRIAD} >unattended.out\n\
+             export WORKLOAD_UNTIL=killed.end\n\
+             {bound} {triad} {LIVE_TRIAD} >killed.out & target=$!\n\
+             tmux -u -S /dev/shm/tmux -f /dev/null new-session -d -x 60 -y 24 \
+             \"{nearpage} live --policy migrate --rate 3000 --interval 1s -p $target --log killed.log\"\n\
+             end_once killed.moved 'grep -q \"moved.:[1-9]\" killed.log'\n\
+             screen() {{ tmux -u -S /dev/shm/tmux capture-pane -p; }}\n\
+             wait_for 'screen | grep \"moved  *[1-9]\"' 60\n\
+             screen >screen.processes\n\
+             tmux -S /dev/shm/tmux send-keys d\n\
+             wait_for 'screen | grep \"[1-9] decision\"' 60\n\
+             screen >screen.decisions\n\
+             tmux -S /dev/shm/tmux send-keys Enter\n\
+             wait_for 'screen | grep because' 60\n\
+             screen >screen.decision\n\
+             daemon=$(pgrep -x nearpage)\n\
+             {nearpage} live -q -p $target >second.out 2>second.err && exit 41\n\
+             kill -9 $daemon\n\
+             : >killed.end\n\
+             wait $target\n\
+             unset WORKLOAD_UNTIL\n"
         ),
         // A target whose mappings change all the time.
         format!(
@@ -249,4 +273,47 @@ fn a_program_that_keeps_changing_computes_its_result_under_live() {
         IN_GUEST.before("unobserved.out", " rounds ")
     );
     assert!(moved(&IN_GUEST.live_log("restless.log")) > 0);
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn the_screen_shows_moves_between_nodes_and_why() {
+    let read = |name: &str| {
+        let screen = IN_GUEST.case.read(name);
+        assert!(
+            screen.lines().all(|line| line.chars().count() <= 60),
+            "{screen}"
+        );
+        screen
+    };
+    let processes = read("screen.processes");
+    assert!(
+        processes.contains("triad") && processes.contains("by node    0:"),
+        "{processes}"
+    );
+    let decisions = read("screen.decisions");
+    assert!(decisions.contains("migrate"), "{decisions}");
+    let decision = read("screen.decision");
+    for words in [
+        "decided    migrate to node",
+        "because",
+        "accesses   by node",
+    ] {
+        assert!(decision.contains(words), "{words}: {decision}");
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn a_killed_daemon_leaves_the_program_to_itself() {
+    assert_eq!(
+        IN_GUEST.before("killed.out", " compute "),
+        IN_GUEST.before("unattended.out", " compute ")
+    );
+    assert!(moved(&IN_GUEST.live_log("killed.log")) > 0);
+    let second = IN_GUEST.case.read("second.err");
+    assert!(
+        second.contains("is served by another nearpage live"),
+        "{second}"
+    );
 }

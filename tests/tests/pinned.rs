@@ -27,6 +27,7 @@ start = "second-thread"
 "#;
 
 #[test]
+#[ignore = "takes a guest of its own: tests/long"]
 fn pinned_pages_are_counted_and_the_others_move() {
     let case = Case::new("pinned");
     case.write("plan.toml", PLAN);

@@ -1,44 +1,12 @@
 //! Builds the library and the C programs, and runs them with and without it.
 
-use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
+use crate::library::library;
 use crate::log::{Log, MESSAGES};
 use crate::messages::{messages_file, messages_in};
-
-/// The library, built now in the profile of this test.
-pub fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let profile_folder = test.parent().and_then(Path::parent).unwrap();
-        let target = profile_folder.parent().unwrap();
-        let mut build = Command::new(env!("CARGO"));
-        build
-            .args([
-                "build",
-                "--quiet",
-                "--package",
-                "nearpage-preload",
-                "--target-dir",
-            ])
-            .arg(target);
-        // Without std there is no unwinding, however the tests were told to be built.
-        build.env_remove("CARGO_PROFILE_DEV_PANIC");
-        build.current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile_folder.file_name() == Some(OsStr::new("release")) {
-            build.arg("--release");
-        }
-        assert!(
-            build.status().unwrap().success(),
-            "cannot build the library"
-        );
-        profile_folder.join("libnearpage_preload.so")
-    })
-}
 
 /// A folder for one test.
 pub fn folder() -> tempfile::TempDir {

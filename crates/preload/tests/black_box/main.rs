@@ -2,6 +2,8 @@
 //! it, and that the log says what they did.
 
 mod harness;
+#[path = "../shared/library.rs"]
+mod library;
 mod log;
 #[path = "../shared/messages.rs"]
 mod messages;

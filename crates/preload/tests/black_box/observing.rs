@@ -6,7 +6,8 @@ use nearpage_wire::allocation_log::{
     FLAG_NO_STACK, FLAG_REALLOCATED, FLAG_SAMPLED, FLAG_ZEROED, Kind,
 };
 
-use crate::harness::{compile, folder, library, observed, program, same_behaviour};
+use crate::harness::{compile, folder, observed, program, same_behaviour};
+use crate::library::library;
 
 #[test]
 fn every_function_is_logged_with_its_size() {

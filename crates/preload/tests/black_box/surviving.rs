@@ -5,7 +5,8 @@ use std::process::Command;
 
 use nearpage_wire::allocation_log::{FLAG_NO_STACK, Kind};
 
-use crate::harness::{compile, folder, library, messages, observed, program, same_behaviour};
+use crate::harness::{compile, folder, messages, observed, program, same_behaviour};
+use crate::library::library;
 use crate::messages::messages_in;
 
 #[test]

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use nearpage_wire::allocation_log::Kind;
 
-use crate::harness::{compile, folder, library, observed, program, same_behaviour};
+use crate::harness::{compile, folder, observed, program, same_behaviour};
+use crate::library::library;
 
 /// A pipe of which nobody reads; with `full`, there is a reader, and no room.
 fn unread(full: bool) -> (Option<std::io::PipeReader>, OwnedFd) {

@@ -5,6 +5,8 @@
 
 mod heap;
 mod later;
+#[path = "../shared/library.rs"]
+mod library;
 #[path = "../shared/messages.rs"]
 mod messages;
 mod phases;

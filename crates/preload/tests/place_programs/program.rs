@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Once, OnceLock};
+use std::sync::Once;
 
 use serde_json::Value;
 
+use crate::library::library;
 use crate::messages::{messages_file, messages_in};
 use crate::plan_file::{Tables, bytes};
 
@@ -16,33 +17,6 @@ pub const PAGE: usize = 4096;
 /// The compiled programs, and a folder of the test's own.
 pub struct Programs {
     folder: tempfile::TempDir,
-}
-
-/// `libnearpage_preload.so` of the profile that the test was built with. Cargo builds no `cdylib`
-/// for tests by itself.
-pub fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.ancestors().nth(2).unwrap();
-        let mut build = Command::new(env!("CARGO"));
-        build
-            .args(["build", "--quiet", "--package", "nearpage-preload"])
-            // Without std there is no unwinding, however the tests were told to be built.
-            .env_remove("CARGO_PROFILE_DEV_PANIC")
-            .env("CARGO_TARGET_DIR", profile.parent().unwrap());
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(
-            build
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status()
-                .expect("cargo")
-                .success()
-        );
-        profile.join("libnearpage_preload.so")
-    })
 }
 
 fn compile(arguments: &[&str], source: &str, to: &Path) {
