@@ -258,7 +258,7 @@ fn a_folder_with_a_space_leaves_no_complaint_to_children_that_live_on() {
         }
         case.program_copy(&from, Path::new("my tools").join(name));
     }
-    // The child goes on after the recorder has ended and removed its symbolic link.
+    // The child goes on after the recorder has ended, whose symbolic link has to stay: the child executes programs at any time.
     let script = "(while [ ! -e go ]; do sleep 0.05; done; /bin/ls / >/dev/null; echo end) > out 2>&1 & exit 3";
     let mut record = case.command(folder.join("nearpage"));
     record.args(["record", "-q", "-o", "r", "--", "bash", "-c", script]);

@@ -19,6 +19,7 @@ const LAYOUT_OF_MEMORY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct TemporaryFolder {
     path: PathBuf,
+    is_named_to_programs: bool,
     /// The open and locked folder; the kernel releases the lock however this process ends.
     _owned: File,
 }
@@ -50,12 +51,27 @@ impl TemporaryFolder {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
                     if let Some(_owned) = made.and_then(|()| own(&path)).map_err(in_parent)? {
-                        return Ok(Self { path, _owned });
+                        return Ok(Self {
+                            path,
+                            is_named_to_programs: false,
+                            _owned,
+                        });
                     }
                 }
             }
         }
         Err(in_parent(io::ErrorKind::AlreadyExists.into()))
+    }
+
+    /// Makes a temporary folder whose path programs are told by their environment. If one of them goes on when the folder
+    /// is dropped, the folder stays, and a temporary folder that is made later removes it.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn named_to_programs(purpose: &str) -> io::Result<Self> {
+        let mut folder = Self::new(purpose)?;
+        folder.is_named_to_programs = true;
+        Ok(folder)
     }
 
     /// Path of the folder.
@@ -134,6 +150,9 @@ fn is_named_to_a_process(path: &Path) -> bool {
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
+        if self.is_named_to_programs && is_named_to_a_process(&self.path) {
+            return;
+        }
         // Best effort: the next temporary folder removes leftovers.
         let _ = fs::remove_dir_all(&self.path);
     }
@@ -155,6 +174,27 @@ mod tests {
         let path = one.path().to_owned();
         drop(one);
         assert!(!path.exists() && other.path().exists());
+    }
+
+    #[test]
+    fn a_folder_stays_while_a_program_that_was_told_its_path_goes_on() {
+        let folder = TemporaryFolder::named_to_programs("test").unwrap();
+        let path = folder.path().to_owned();
+        let mut program = std::process::Command::new("sleep")
+            .arg("60")
+            .env("LD_LIBRARY_PATH", &path)
+            .spawn()
+            .unwrap();
+        drop(folder);
+        let stayed = path.exists();
+        program.kill().unwrap();
+        program.wait().unwrap();
+        assert!(stayed);
+        let later = TemporaryFolder::named_to_programs("test").unwrap();
+        assert!(!path.exists(), "removed by the next temporary folder");
+        let path = later.path().to_owned();
+        drop(later);
+        assert!(!path.exists(), "no program goes on");
     }
 
     #[test]

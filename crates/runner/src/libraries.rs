@@ -28,9 +28,8 @@ pub(crate) fn kept_out(image: &ProgramImage) -> Option<NoLog> {
 #[derive(Debug)]
 pub struct PreloadLibrary {
     path: PathBuf,
-    /// Folder of a link with a plain name, if the library's own path has a space, colon or comma. The folder is removed
-    /// before programs that the command leaves running end; then the library removes the missing path from LD_PRELOAD
-    /// of programs they execute.
+    /// Folder of a link with a plain name, if the library's own path has a space, colon or comma. The folder stays while
+    /// programs go on that the command leaves running: the loader of a program that they execute would complain.
     _link_folder: Option<TemporaryFolder>,
 }
 
@@ -58,7 +57,7 @@ impl PreloadLibrary {
             });
         }
         // The loader splits LD_PRELOAD at spaces and colons, and offers no quotes. QEMU splits the variable at commas.
-        let folder = TemporaryFolder::new("library").context(NO_FOLDER)?;
+        let folder = TemporaryFolder::named_to_programs("library").context(NO_FOLDER)?;
         let link = folder.path().join(LIBRARY);
         std::os::unix::fs::symlink(&path, &link)
             .at(&link, "can't make a link to the preload library")?;
