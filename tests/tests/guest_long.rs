@@ -1,6 +1,6 @@
-//! What takes the emulator minutes in a real Linux with four memory nodes: a recording under a plan, `nearpage optimize`, and
-//! `nearpage live` with its screen, with two targets, with threads that share data, with mappings that change, and with huge pages.
-//! `tests/long` runs these tests. A single boot runs one script, whose results all tests share.
+//! What takes the emulator minutes in a real Linux with four memory nodes: a recording under a plan, `nearpage optimize`,
+//! and `nearpage live` with its screen, with two targets, with threads that share data, with mappings that change, and with
+//! huge pages. `tests/long` runs these tests. A single boot runs one script, whose results all tests share.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -18,7 +18,6 @@ const LIVE_CLUSTER: &str = "3000 40 20";
 const LIVE_PAIRS: &str = "0.25 20";
 /// Three arrays of 15 or 16 huge pages each, depending on their addresses.
 const LIVE_HUGE: &str = "32 2";
-
 /// 128 pages that move to other addresses, and sums over them.
 const RESTLESS: &str = "0.5 1500";
 const CG: &str = "100000 16 60";

@@ -63,15 +63,12 @@ impl TemporaryFolder {
         Err(in_parent(io::ErrorKind::AlreadyExists.into()))
     }
 
-    /// Makes a temporary folder whose path programs are told by their environment. If one of them goes on when the folder
-    /// is dropped, the folder stays, and a temporary folder that is made later removes it.
-    ///
-    /// # Errors
-    /// Errors of the system.
-    pub fn named_to_programs(purpose: &str) -> io::Result<Self> {
-        let mut folder = Self::new(purpose)?;
-        folder.is_named_to_programs = true;
-        Ok(folder)
+    /// The folder, whose path programs are told by their environment. If one of them goes on when the folder is dropped, the
+    /// folder stays, and a temporary folder that is made later removes it.
+    #[must_use]
+    pub fn named_to_programs(mut self) -> Self {
+        self.is_named_to_programs = true;
+        self
     }
 
     /// Path of the folder.
@@ -180,9 +177,8 @@ mod tests {
     fn a_folder_stays_while_a_program_that_was_told_its_path_goes_on() {
         let parent = tempfile::tempdir().unwrap();
         let named = || {
-            let mut folder = TemporaryFolder::below(parent.path(), "test").unwrap();
-            folder.is_named_to_programs = true;
-            folder
+            let folder = TemporaryFolder::below(parent.path(), "test").unwrap();
+            folder.named_to_programs()
         };
         let folder = named();
         let file = folder.path().join("file");

@@ -57,7 +57,9 @@ impl PreloadLibrary {
             });
         }
         // The loader splits LD_PRELOAD at spaces and colons, and offers no quotes. QEMU splits the variable at commas.
-        let folder = TemporaryFolder::named_to_programs("library").context(NO_FOLDER)?;
+        let folder = TemporaryFolder::new("library")
+            .context(NO_FOLDER)?
+            .named_to_programs();
         let link = folder.path().join(LIBRARY);
         std::os::unix::fs::symlink(&path, &link)
             .at(&link, "can't make a link to the preload library")?;
