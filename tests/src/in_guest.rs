@@ -67,10 +67,15 @@ impl InGuest {
 
 /// Number of pages that moved according to a log.
 pub fn moved(log: &[serde_json::Value]) -> u64 {
+    pages_of(log, "moved")
+}
+
+/// Number of pages with an outcome, such as `pinned`, according to a log.
+pub fn pages_of(log: &[serde_json::Value], outcome: &str) -> u64 {
     let processes = log
         .iter()
         .flat_map(|entry| entry["processes"].as_array().unwrap());
     processes
-        .map(|process| process["outcomes"]["moved"].as_u64().unwrap())
+        .map(|process| process["outcomes"][outcome].as_u64().unwrap())
         .sum()
 }

@@ -1,8 +1,7 @@
 //! Pages that can't migrate, in a real Linux with four memory nodes: half of a program's buffer is registered with
 //! io_uring, which pins it.
 
-use std::time::Duration;
-
+use nearpage_tests::in_guest::{EXACT, InGuest, LIVE, WAITING, pages_of};
 use nearpage_tests::{Case, Guest, nearpage_path, workload};
 
 /// The program's buffer in blocks, from the second thread's creation on.
@@ -35,21 +34,13 @@ fn pinned_pages_are_counted_and_the_others_move() {
     let (nearpage, program) = (nearpage.display(), program.display());
     let bound = "env OMP_NUM_THREADS=4 OMP_PROC_BIND=true OMP_PLACES={0},{1},{2},{3}";
     let script = format!(
-        "set -e\n\
-         echo 0 >/proc/sys/kernel/numa_balancing\n\
-         echo never >/sys/kernel/mm/transparent_hugepage/enabled\n\
+        "{EXACT}{WAITING}\
          {bound} {nearpage} run --plan plan.toml --json -- {program} 2048 2 >run.json 2>run.err\n\
-         (until=$(($(cut -d . -f 1 /proc/uptime) + 200))\n\
-          until grep -q 'pinned.:[1-9]' live.log 2>/dev/null && grep -q 'moved.:[1-9]' live.log || \
-              [ $(cut -d . -f 1 /proc/uptime) -ge $until ]; do sleep 0.2; done\n\
-          : >live.end) &\n\
-         WORKLOAD_UNTIL=live.end {bound} {nearpage} live -q --policy migrate --rate 3000 --interval 1s \
-             --log live.log -- {program} 2048 20\n"
+         end_once live.end \"grep -q 'pinned.:[1-9]' live.log && grep -q 'moved.:[1-9]' live.log\" &\n\
+         WORKLOAD_UNTIL=live.end {bound} {nearpage} {LIVE} --log live.log -- {program} 2048 20\n"
     );
-    let output = Guest::four_nodes()
-        .run_in(&case, &script, Duration::from_secs(600))
-        .unwrap();
-    assert_eq!(output.status, 0, "{output}");
+    let there = InGuest::run(Guest::four_nodes(), case, &script);
+    let case = &there.case;
 
     // The master fills all 512 pages on node 0. The first half is pinned: 128 of its 256 pages belong on node 0 anyway,
     // so 128 count as pinned. The second half moves. Pages at the ends of blocks and the heap's header may differ by a
@@ -76,18 +67,8 @@ fn pinned_pages_are_counted_and_the_others_move() {
         "{problems}"
     );
 
-    let log = case.read("live.log");
-    let outcomes = log.lines().flat_map(|line| {
-        let entry: serde_json::Value = serde_json::from_str(line).unwrap();
-        let processes = entry["processes"].as_array().cloned().unwrap_or_default();
-        processes
-            .into_iter()
-            .map(|process| process["outcomes"].clone())
-    });
-    let (mut moved, mut pinned) = (0, 0);
-    for outcomes in outcomes {
-        moved += outcomes["moved"].as_u64().unwrap_or(0);
-        pinned += outcomes["pinned"].as_u64().unwrap_or(0);
-    }
-    assert!(moved > 0 && pinned > 0, "{log}");
+    let log = there.live_log("live.log");
+    let moved = pages_of(&log, "moved");
+    let pinned = pages_of(&log, "pinned");
+    assert!(moved > 0 && pinned > 0, "{log:?}");
 }

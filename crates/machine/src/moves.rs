@@ -23,7 +23,7 @@ pub struct MoveSteps {
     pub interrupt_ns: f64,
     /// Deciding, for each page.
     pub decision_ns: f64,
-    /// Allocating the new page, under the lock.
+    /// Allocating the new page, under the lock. A first touch holds the lock for as long.
     pub allocation_ns: f64,
     /// Links and mappings of a replica, under its page's own lock.
     pub mapping_replica_ns: f64,

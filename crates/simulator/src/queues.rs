@@ -23,6 +23,11 @@ impl Server {
         start - now
     }
 
+    /// Occupies the server from `now` on for `service`, beside whatever it serves already.
+    pub fn occupy(&mut self, now: u64, service: u64) {
+        self.free_at = self.free_at.max(now.saturating_add(service));
+    }
+
     /// Resets the counts; requests in the queue stay there.
     pub fn restart(&mut self) {
         self.requests = 0;
@@ -36,7 +41,7 @@ pub(crate) struct Queues {
     pub controllers: Vec<Server>,
     pub directories: Vec<Server>,
     pub links: Vec<Server>,
-    /// The lock that page moves take (memlock, Verghese §8.1).
+    /// The lock that page moves and first touches take (memlock, Verghese §8.1).
     pub lock: Server,
 }
 

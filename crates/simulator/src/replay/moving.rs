@@ -102,6 +102,17 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
+    /// The kernel allocates a page under the lock at the page's first touch (Verghese §8.1: memlock is "used for … allocation
+    /// and deallocation of page frames"), and moves wait for that. Traces do not have the time of page faults, so the
+    /// touching thread is not delayed, and its faults do not queue up.
+    #[cold]
+    pub(super) fn hold_lock_for_new_page(&mut self, now: u64) {
+        if let MoveCost::Steps(steps) = self.figures.moves {
+            let locked = femtoseconds(steps.allocation_ns);
+            self.queues.lock.occupy(now, locked);
+        }
+    }
+
     /// Interrupts the CPU to move the collected hot pages (step 2 of Verghese's Figure 8.1).
     pub(super) fn interrupt(&mut self, number: usize) {
         let MoveCost::Steps(steps) = self.figures.moves else {

@@ -67,12 +67,12 @@ pub(super) enum Signal {
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     pub(super) fn happen(&mut self, number: usize, trace_event: TraceEvent) -> Result<(), Error> {
-        let thread = &mut self.threads[number];
         if let TraceEvent::FirstTouch(page) = trace_event {
-            self.pages
-                .find(page.0, thread.node, thread.time, self.figures)?;
+            let thread = &self.threads[number];
+            self.find(page.0, thread.node, thread.time)?;
             return self.go_on(number);
         }
+        let thread = &mut self.threads[number];
         // The following events leave the CPU or make stores visible to other threads, so misses must complete before.
         let before = thread.time;
         thread.drain();

@@ -150,6 +150,30 @@ fn the_lock_is_waited_for() {
 }
 
 #[test]
+fn a_move_waits_for_the_lock_while_first_touches_hold_it() {
+    let machine = preset("flash-8-contended").expect("preset");
+    let steps = machine.moves.steps.expect("steps");
+    let mut hot = vec![load(0, 0); 129];
+    hot.push(load(1_000_000, 0));
+    // Another thread touches a new page every 1,000 instructions, until long after the move.
+    let pages = 2000;
+    let touching = |page: fn(u32) -> u32| (1..=pages).map(|at| load(1000, page(at))).collect();
+    let wait_beside = |others: Vec<Miss>| {
+        let mut trace = touched_by_first(1, vec![(5, hot.clone()), (6, others)]);
+        trace.pages = pages as usize + 1;
+        let outcome = one(&trace, &machine, job("migrate", &[]));
+        assert_eq!(outcome.migrated, 1);
+        outcome.move_split.expect("it has steps").lock_ns
+    };
+    assert_eq!(wait_beside(touching(|_| 1)), 0.0);
+    let wait = wait_beside(touching(|at| at));
+    assert!(
+        (0.5 * steps.allocation_ns..=steps.allocation_ns).contains(&wait),
+        "{wait}"
+    );
+}
+
+#[test]
 fn a_store_collapses_replicas() {
     let machine = preset("flash-8").expect("preset");
     // Node 0 loads 33 times and node 5 128 times, which makes a replica; then node 5 stores.
