@@ -1,6 +1,7 @@
 //! What takes the emulator minutes in a real Linux with four memory nodes: a recording under a plan, `nearpage optimize`,
-//! and `nearpage live` with its screen, with two targets, with threads that share data, with mappings that change, and with
-//! huge pages. `tests/long` runs these tests. A single boot runs one script, whose results all tests share.
+//! and `nearpage live` with its screen, with two targets, with threads that move, with threads that share data, with
+//! mappings that change, and with huge pages. `tests/long` runs these tests. A single boot runs one script, whose results
+//! all tests share.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -57,6 +58,32 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         format!(
             "{team} {nearpage} optimize --rate 997 -o optimized --json -- {cg} {CG} >optimized.json\n\
              {team} {nearpage} run -- {cg} {CG} >kept.out 2>kept.err || true\n"
+        ),
+        // Threads get CPUs of their own by an option.
+        format!(
+            "WORKLOAD_UNTIL=pinned.end {team} {nearpage} run -q --threads compact -- {triad} {LIVE_TRIAD} >/dev/null &\n\
+             wait_for '[ $(may_run_on triad | sort -u | wc -l) = 4 ]' 60\n\
+             may_run_on triad >pinned\n\
+             : >pinned.end\n\
+             wait $!\n"
+        ),
+        // Threads move, and pages after them.
+        "(wait_for 'becomes_local triad shifted.log 2'\n\
+         shift_threads triad\n\
+         wc -l <shifted.log >shifted\n\
+         end_once shifted.end 'becomes_local triad shifted.log $(($(cat shifted) + 1))') &\n\
+         export WORKLOAD_UNTIL=shifted.end\n"
+            .to_owned(),
+        Inspection::command(
+            "triad_shifted",
+            &format!("{bound} {nearpage} {LIVE} {FAST} --log shifted.log -- {triad} {LIVE_TRIAD}"),
+        ),
+        // A program whose pages are near their threads.
+        format!(
+            "end_once alone.end '[ $(wc -l <alone.log) -gt 10 ]' &\n\
+             WORKLOAD_UNTIL=alone.end {bound} {nearpage} {LIVE} --log alone.log -- \
+             {triad} --parallel-init {LIVE_TRIAD} >alone.out\n\
+             unset WORKLOAD_UNTIL\n"
         ),
         // A daemon is killed while it shows its screen; a second one is refused before.
         format!(
@@ -127,6 +154,72 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     ];
     InGuest::run(Guest::four_nodes(), case, &script.concat())
 });
+
+/// For each interval in which the process `name` accessed memory: local share in thousandths, and pages moved
+/// afterwards.
+fn local_and_moved(log: &[serde_json::Value], name: &str) -> Vec<(u64, u64)> {
+    let processes = log
+        .iter()
+        .flat_map(|entry| entry["processes"].as_array().unwrap());
+    processes
+        .filter(|process| process["name"] == name && process["accesses"] != 0)
+        .map(|process| {
+            (
+                process["local_per_1000"].as_u64().unwrap(),
+                process["outcomes"]["moved"].as_u64().unwrap(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn live_brings_pages_after_their_threads() {
+    let there = &*IN_GUEST;
+    let log = IN_GUEST.live_log("shifted.log");
+    // Pages are near the threads again, after the threads had moved.
+    let placed = there.inspection("triad_shifted");
+    for object in ["a", "b", "c"] {
+        let share = placed.in_blocks(object, &there.guest);
+        assert!(
+            share >= 0.9,
+            "{object}: {share}: {:?}, {} pages moved in {} intervals",
+            placed.pages[object].count(),
+            moved(&log),
+            log.len()
+        );
+    }
+    let shifted: usize = there.case.read("shifted").trim().parse().unwrap();
+    // `live_log` leaves out the first line, the log's head.
+    let (before, after) = log.split_at(shifted - 1);
+    let intervals = |log: &[serde_json::Value]| {
+        let intervals = local_and_moved(log, "triad");
+        // The first intervals may cover only the program's start, where all accesses are local.
+        let first = intervals.iter().position(|interval| interval.1 > 0);
+        let first = first.unwrap_or_else(|| panic!("nothing moved: {intervals:?}"));
+        let mostly_local = |interval: &(u64, u64)| interval.0 >= 900;
+        let last = intervals[first..].iter().position(mostly_local);
+        (intervals[first].0, last)
+    };
+    let ((local, there_after), (_, back_after)) = (intervals(before), intervals(after));
+    println!(
+        "local share from {local} ‰ to 900 ‰ in {there_after:?} intervals, and after the threads moved in {back_after:?}"
+    );
+    assert!((1..=700).contains(&local), "{local} ‰ at first");
+    assert!(there_after.is_some() && back_after.is_some());
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn threads_run_where_the_command_says() {
+    assert_eq!(IN_GUEST.case.read("pinned"), "0\n1\n2\n3\n");
+}
+
+#[test]
+#[ignore = "takes minutes: tests/long"]
+fn live_moves_no_well_placed_pages() {
+    assert!(moved(&IN_GUEST.live_log("alone.log")) <= 20);
+}
 
 #[test]
 #[ignore = "takes minutes: tests/long"]

@@ -339,6 +339,7 @@ const MOVED_PAGES: u64 = 512;
 /// Two nodes with CPUs and one without. During the measurement, the test reads from the kernel the memory's policy and
 /// nodes, and the CPUs that threads may use.
 #[test]
+#[ignore = "takes a guest of its own: tests/long"]
 fn every_node_is_measured_from_every_node_with_cpus() {
     let mut guest = Guest::ring(3, 2, 256);
     guest.nodes[2] = GuestNode {

@@ -356,15 +356,6 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
 
     // ---- references ----
 
-    /// Copies of a page. The first reference, by a CPU on `node`, places the page.
-    #[inline]
-    fn find(&mut self, page: u32, node: u16, now: u64) -> Result<Copies, Error> {
-        if self.mappings.is_some() && !self.pages.is_touched(page) {
-            self.hold_lock_for_new_page(now);
-        }
-        self.pages.find(page, node, now, self.figures)
-    }
-
     /// Replays a reference at the thread's time; `false`: the thread must wait, and then repeat the reference.
     #[inline]
     fn miss(&mut self, number: usize, mut miss: Miss) -> Result<bool, Error> {

@@ -6,6 +6,7 @@ use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, Served};
 
 use super::Replay;
+use crate::Error;
 use crate::figures::{FS, femtoseconds};
 use crate::thread::{MovePart, State};
 use crate::tournament::NEVER;
@@ -102,15 +103,19 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// The kernel allocates a page under the lock at the page's first touch (Verghese §8.1: memlock is "used for … allocation
-    /// and deallocation of page frames"), and moves wait for that. Traces do not have the time of page faults, so the
-    /// touching thread is not delayed, and its faults do not queue up.
-    #[cold]
-    pub(super) fn hold_lock_for_new_page(&mut self, now: u64) {
-        if let MoveCost::Steps(steps) = self.figures.moves {
+    /// Copies of a page. The first reference, by a CPU on `node`, places the page. The kernel allocates it under the lock
+    /// (Verghese §8.1: memlock is "used for … allocation and deallocation of page frames"), and moves wait for that. Traces
+    /// do not have the time of page faults, so the touching thread is not delayed, and its faults do not queue up.
+    #[inline]
+    pub(super) fn find(&mut self, page: u32, node: u16, now: u64) -> Result<Copies, Error> {
+        if self.mappings.is_some()
+            && !self.pages.is_touched(page)
+            && let MoveCost::Steps(steps) = self.figures.moves
+        {
             let locked = femtoseconds(steps.allocation_ns);
             self.queues.lock.occupy(now, locked);
         }
+        self.pages.find(page, node, now, self.figures)
     }
 
     /// Interrupts the CPU to move the collected hot pages (step 2 of Verghese's Figure 8.1).
