@@ -46,6 +46,7 @@ pub mod numa_maps;
 pub mod page_nodes;
 pub mod paused;
 mod python;
+mod schema;
 mod slurm;
 mod socket;
 
@@ -55,4 +56,5 @@ pub use guest::{Guest, GuestError, GuestNode, GuestOutput};
 pub use inspection::Inspection;
 pub use mpi::{Mpi, compile_mpi_program};
 pub use python::python_package;
+pub use schema::{SCHEMAS, schema_errors};
 pub use slurm::Slurm;

@@ -15,21 +15,32 @@ const RECORDED: Range<u64> = 1..6;
 /// Passes to count: enough for objects with two alternating uses to be used in both ways.
 const PASSES: u64 = 3;
 
-#[test]
-fn tables_are_what_instrumented_programs_count() {
-    let case = Case::new("generated-counts");
-    for seed in SEEDS {
+/// Compares tables of programs with what their instrumented runs count.
+fn compare_tables(name: &str, seeds: impl Iterator<Item = u64>, other_size: bool) {
+    let case = Case::new(name);
+    for seed in seeds {
         let program = Program::draw(seed);
         let folder = case.path(seed.to_string());
         let run = Run::new(&program, &nearpage_path(), &folder).unwrap();
-        let (size, team) = match seed % 2 {
-            0 => (1, program.team),
-            _ => program.other,
+        let (size, team) = if other_size {
+            program.other
+        } else {
+            (1, program.team)
         };
         let counts = run.count(size, team, PASSES).unwrap();
         let truth = Truth::of(&program, size, team, PASSES);
         assert_eq!(truth.differences(&program, &counts), [""; 0], "{program}");
     }
+}
+
+#[test]
+fn tables_are_what_instrumented_programs_count() {
+    compare_tables("generated-counts", SEEDS.step_by(2), false);
+}
+
+#[test]
+fn tables_are_what_programs_of_another_size_and_team_count() {
+    compare_tables("generated-other-counts", SEEDS.skip(1).step_by(2), true);
 }
 
 #[test]

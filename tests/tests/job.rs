@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nearpage_tests::{
     Case, Finished, Mpi, compile_mpi_program, nearpage_path, python_package, repository,
+    schema_errors,
 };
 use serde_json::{Value, json};
 
@@ -45,14 +46,7 @@ fn parsed(finished: &Finished) -> Value {
 /// The report of a job, checked against its schema.
 fn report(case: &Case, job: &str) -> Value {
     let report = parsed(&case.nearpage(["report", "--json", job]).success());
-    let schema = repository().join("docs/reference/schema/report-job.json");
-    let schema = fs::read_to_string(schema).expect("a kept schema");
-    let schema: Value = serde_json::from_str(&schema).expect("JSON");
-    let validator = jsonschema::validator_for(&schema).expect("a valid schema");
-    let errors: Vec<String> = validator
-        .iter_errors(&report)
-        .map(|error| format!("{error} at {}", error.instance_path()))
-        .collect();
+    let errors = schema_errors("report-job", &report);
     assert!(errors.is_empty(), "{errors:#?}\n{report:#}");
     report
 }
@@ -329,10 +323,8 @@ fn each_rank_runs_with_the_part_of_its_group() {
         "job",
     ];
     let plan = parsed(&case.nearpage(words).success());
-    let schema = repository().join("docs/reference/schema/plan.json");
-    let schema: Value =
-        serde_json::from_str(&fs::read_to_string(schema).expect("a kept schema")).expect("JSON");
-    assert!(jsonschema::is_valid(&schema, &plan), "{plan:#}");
+    let errors = schema_errors("plan", &plan);
+    assert!(errors.is_empty(), "{errors:#?}\n{plan:#}");
     let groups = plan["job"]["groups"].as_array().expect("groups");
     let of = |key: &str| {
         groups

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use nearpage_tests::lab::{BOOT_LIMIT, MACHINE, TIME_LIMIT, in_lab, is_built, lab, turn};
-use nearpage_tests::{Case, nearpage_path, repository, workload};
+use nearpage_tests::{Case, nearpage_path, repository, schema_errors, workload};
 use serde_json::Value;
 
 /// Largest relative error of latencies measured in the guest.
@@ -168,13 +168,7 @@ fn a_booted_guest_is_kept_for_the_next_run() {
 
 /// Validates a result against its schema.
 fn assert_schema(name: &str, result: &Value) {
-    let schema = repository().join(format!("docs/reference/schema/{name}.json"));
-    let schema = json(&fs::read_to_string(schema).unwrap());
-    let validator = jsonschema::validator_for(&schema).unwrap();
-    let errors: Vec<String> = validator
-        .iter_errors(result)
-        .map(|error| error.to_string())
-        .collect();
+    let errors = schema_errors(name, result);
     assert!(errors.is_empty(), "{errors:#?}");
 }
 

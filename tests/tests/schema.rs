@@ -5,33 +5,18 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use nearpage_tests::{Case, Finished, nearpage_path, repository, workload};
+use nearpage_tests::{Case, Finished, SCHEMAS, nearpage_path, repository, schema_errors, workload};
 use serde_json::Value;
-
-/// Folder of the schemas.
-const KEPT: &str = "docs/reference/schema";
 
 /// Eight nodes of six CPUs: four threads fit on one node, or spread over four.
 const MACHINE: &str = "amd48";
-
-/// All errors of a value by a schema.
-fn errors(schema: &str, value: &Value) -> Vec<String> {
-    let file = repository().join(KEPT).join(format!("{schema}.json"));
-    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
-    let schema: Value = serde_json::from_str(&text).unwrap();
-    let validator = jsonschema::validator_for(&schema).expect("a valid schema");
-    let errors = validator.iter_errors(value);
-    errors
-        .map(|error| format!("{} at {}", error, error.instance_path()))
-        .collect()
-}
 
 /// Parses standard output, which must be JSON alone, and validates it.
 #[track_caller]
 fn checked(schema: &str, finished: &Finished) -> Value {
     let value: Value = serde_json::from_str(&finished.stdout)
         .unwrap_or_else(|error| panic!("{schema}: {error}\n{finished}"));
-    let errors = errors(schema, &value);
+    let errors = schema_errors(schema, &value);
     assert!(errors.is_empty(), "{schema}: {errors:#?}\n{value:#}");
     assert_eq!(value["version"], 1, "{schema}");
     value
@@ -68,7 +53,7 @@ fn schemas_come_from_the_types() {
                          nearpage generate schema docs/reference/schema";
     let case = Case::new("schemas");
     case.nearpage(["generate", "schema", "schema"]).success();
-    let kept = repository().join(KEPT);
+    let kept = repository().join(SCHEMAS);
     assert_eq!(names(&kept), names(&case.path("schema")), "{RENEW}");
     for name in names(&kept) {
         let read = |folder: &Path| fs::read_to_string(folder.join(&name)).unwrap();
@@ -81,10 +66,10 @@ fn schemas_refuse_unknown_keys() {
     let case = Case::new("unknown keys");
     let mut doctor = nearpage(&case, "doctor", &["doctor"]);
     doctor["findings"][0]["more"] = Value::Bool(true);
-    assert_eq!(errors("doctor", &doctor).len(), 1);
+    assert_eq!(schema_errors("doctor", &doctor).len(), 1);
     let mut machine = nearpage(&case, "machine", &["machine"]);
     machine["more"] = Value::Bool(true);
-    assert_eq!(errors("machine", &machine).len(), 1);
+    assert_eq!(schema_errors("machine", &machine).len(), 1);
 }
 
 #[test]

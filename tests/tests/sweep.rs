@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nearpage_tests::{
-    Browser, Case, Finished, nearpage_path, python_package, repository, workload,
+    Browser, Case, Finished, nearpage_path, python_package, schema_errors, workload,
 };
 use serde_json::Value;
 
@@ -50,10 +50,8 @@ fn checked(case: &Case, command: &str) -> Value {
             .nearpage(["sweep", command, "--json", "sweep.toml"])
             .success(),
     );
-    let schema = repository().join(format!("docs/reference/schema/sweep-{command}.json"));
-    let schema: Value =
-        serde_json::from_str(&fs::read_to_string(schema).expect("a kept schema")).expect("JSON");
-    assert!(jsonschema::is_valid(&schema, &value), "{value:#}");
+    let errors = schema_errors(&format!("sweep-{command}"), &value);
+    assert!(errors.is_empty(), "{errors:#?}\n{value:#}");
     value
 }
 
