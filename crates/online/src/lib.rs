@@ -127,9 +127,10 @@ pub struct ThreadCounts {
     pub node: u16,
     /// Time for which the thread had its CPU.
     pub busy_ns: u64,
-    /// Loads and fetches that memory served.
+    /// Accesses that memory served, but for those that count as writes.
     pub reads: u64,
-    /// Stores that memory served.
+    /// Of the accesses that memory served, the stores; where write-backs are known and are more, as many as lines were
+    /// written back: a line that is loaded and then stored to is written to memory, too.
     pub writes: u64,
 }
 

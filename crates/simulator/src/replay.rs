@@ -14,7 +14,7 @@ use nearpage_machine::{Energy, MoveCost};
 use nearpage_online::{Action, Copies, Epoch, Observation, OnlinePolicy, View};
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, Served};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use self::assigning::{Assigning, moves_of};
 use self::epochs::EpochCounts;
@@ -70,8 +70,8 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     mapped: Vec<u64>,
     /// Mapped copies, where moves cost by step.
     mappings: Option<Mappings>,
-    /// Pages that a CPU is moving, where moves cost by step.
-    locked: FxHashSet<u32>,
+    /// Pages that a thread is moving, and the thread's number, where moves cost by step.
+    locked: FxHashMap<u32, usize>,
     policy_requests: PolicyRequests,
     /// Process of each thread.
     applications: Vec<u16>,
@@ -138,7 +138,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             ],
             mappings: (ACTIVE && matches!(figures.moves, MoveCost::Steps(_)))
                 .then(|| Mappings::new(pages, traced.len())),
-            locked: FxHashSet::default(),
+            locked: FxHashMap::default(),
             policy_requests: PolicyRequests::new(job, &policy, pages),
             applications: (0..traced.len())
                 .map(|thread| trace.application(thread))
@@ -417,6 +417,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 modified.detour(&miss, node, copies.home, self.figures);
             }
             self.queues.write_back(node, copies.home, now, self.figures);
+            thread.watched.written_back += u64::from(ACTIVE);
         } else if !miss.sampled {
             latency = match miss.served {
                 Served::L2 => self.figures.hit[0],

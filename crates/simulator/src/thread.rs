@@ -98,6 +98,8 @@ pub(crate) struct ThreadObservation {
     pub stored: Option<u32>,
     /// Loads and fetches; and stores: those that memory served in this epoch.
     pub served: [u64; 2],
+    /// Lines that the thread's caches have written back in this epoch.
+    pub written_back: u64,
     /// Total time that the thread has waited.
     pub waited: u64,
     /// Total time that the thread has spent moving pages.

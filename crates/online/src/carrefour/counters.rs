@@ -52,7 +52,7 @@ pub struct Counters {
 pub struct ApplicationCounters {
     /// MAPTU: accesses to memory per microsecond.
     pub maptu: f64,
-    /// MRR: share of the accesses that are reads; 1 without accesses.
+    /// MRR: share of the accesses that are reads, "fraction of DRAM accesses that are reads" (Table 2); 1 without accesses.
     pub read_share: f64,
     /// CPU%: share of the time for which the application's threads ran.
     pub busy_share: f64,

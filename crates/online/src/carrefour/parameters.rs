@@ -11,7 +11,7 @@ parameters! {
         // Step 1 of §3.2.1.
         maptu = 50, 0..=LARGE, "memory accesses per microsecond above which an application is managed";
         // Step 2.
-        reads_percent = 95, 0..=100, "least share of loads among an application's memory accesses for replication";
+        reads_percent = 95, 0..=100, "least share of reads among an application's accesses to memory for replication";
         // Step 3.
         imbalance_percent = 35, 0..=10_000, "imbalance of the memory controllers above which pages are interleaved";
         // Step 4.

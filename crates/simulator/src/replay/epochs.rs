@@ -93,7 +93,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let watched = &mut thread.watched;
         let now = (thread.time, watched.waited);
         let before = std::mem::replace(&mut watched.epoch, now);
-        let [reads, writes] = std::mem::take(&mut watched.served);
+        let [loads, stores] = std::mem::take(&mut watched.served);
+        let writes = stores.max(std::mem::take(&mut watched.written_back));
+        let reads = (loads + stores).saturating_sub(writes);
         let passed = now.0.saturating_sub(before.0);
         let counts = ThreadCounts {
             thread: thread.index,
@@ -101,7 +103,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             node: thread.node,
             busy_ns: passed.saturating_sub(now.1 - before.1) / FS as u64,
             reads,
-            writes,
+            writes: loads + stores - reads,
         };
         (!matches!(thread.state, State::Unborn | State::Ended)).then_some(counts)
     }

@@ -64,6 +64,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let thread = &mut self.threads[number];
         let mut left = std::mem::take(&mut thread.moving);
         left.append(&mut thread.hot);
+        self.locked.retain(|_, holder| *holder != number);
         if !left.is_empty() {
             self.queue(left, now);
         }

@@ -144,7 +144,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         if let Some(action) = thread.moving.get(thread.moved).cloned() {
             // The decision (step 3) was made before; another CPU may have moved the page since then.
             let remapped = self.remap(number, &action);
-            let settled = remapped || self.refuse_locked(&action);
+            let settled = remapped || self.refuse_locked(number, &action);
             let has_source = !settled && self.source(&action).is_some();
             let thread = &mut self.threads[number];
             if remapped {
@@ -169,7 +169,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     (MovePart::Mapping, mapping_ns),
                 ]);
                 thread.moved += 1;
-                self.locked.insert(action.page);
+                self.locked.insert(action.page, number);
             }
             let thread = &mut self.threads[number];
             if thread.moved < thread.moving.len() {
@@ -208,9 +208,11 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     }
 
     /// "The pager routine will ignore a page if its page-level lock is currently held by another processor" (Verghese
-    /// §8.3). If so, tells the policy that the action was not done, and returns `true`.
-    fn refuse_locked(&mut self, action: &Action) -> bool {
-        let is_locked = self.locked.contains(&action.page);
+    /// §8.3). If so, tells the policy that the action was not done, and returns `true`. The thread itself may make several
+    /// copies of a page.
+    fn refuse_locked(&mut self, number: usize, action: &Action) -> bool {
+        let holder = self.locked.get(&action.page);
+        let is_locked = holder.is_some_and(|&holder| holder != number);
         if is_locked {
             self.settle(action, false);
         }

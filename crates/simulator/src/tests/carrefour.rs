@@ -193,6 +193,41 @@ fn traffic_replicates_from_five_hundred_pages_and_interleaves_below() {
     }
 }
 
+/// A page that a CPU is moving is ignored by others; the CPU itself took its own page for one that another was moving.
+#[test]
+fn a_thread_copies_a_page_to_all_nodes_in_one_batch() {
+    let machine = preset("flash-8-contended").expect("preset");
+    // No CPU is idle, so that threads are interrupted.
+    let cpus: Vec<u32> = (0..8).collect();
+    let trace = each(500, &cpus, &reads(500, 100));
+    let settings = [("source", "cache"), ("decision_ns", "5000000")];
+    let settings = [&OFTEN[..1], &OFTEN[3..], &settings].concat();
+    let outcome = one(&trace, &machine, job("carrefour", &settings));
+    assert_eq!(outcome.replicated, 7 * 500);
+}
+
+/// Carrefour's MRR is the "fraction of DRAM accesses that are reads" (Table 2). A program that loads lines and then stores
+/// to them in its cache reads them from memory, and writes them back.
+#[test]
+fn lines_that_are_written_back_are_no_reads() {
+    let machine = machine(4, CLOCK);
+    let settings = [
+        ("source", "cache"),
+        ("decision_ns", "125000"),
+        ("move_ns", "1"),
+    ];
+    let replicated = |loads_per_write_back: usize| {
+        let misses: Vec<Miss> = reads(500, 6)
+            .chunks(loads_per_write_back)
+            .flat_map(|loads| [loads, &[write_back(0)]].concat())
+            .collect();
+        let trace = touched_by_first(500, [4, 8, 12].map(|cpu| (cpu, misses.clone())).to_vec());
+        one(&trace, &machine, carrefour(&settings)).replicated
+    };
+    assert_eq!(replicated(25), 3 * 500, "4 % are written");
+    assert_eq!(replicated(10), 0, "10 % are written");
+}
+
 /// Nodes 1 and 2 load a page until both have a copy; then node 2 stores and node 1 loads, in turn.
 fn stores_and_reads(turns: u64) -> MemoryTrace {
     let after = |at, sequence| {
