@@ -247,7 +247,7 @@ def section(found, drawing, clock_ghz=2.3):
         "steps take 300 ms of simulated time, for thirty decisions, or half a minute of tracing. FaceRec has nine decisions, like the paper's, which takes "
         "less than four seconds on machine B under its policy. The NAS programs, which have nothing to gain, are shorter. The number of samples is also "
         f"a 16th of the paper's, so that a decision has as many samples per page. Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f} "
-        "s.\n\nPrograms stand for the paper's: `quake` for Facesim, because both multiply a mesh's sparse matrix by vectors; `cluster` for Streamcluster; "
+        "s.\n\nPrograms stand for the paper's: `quake` for Facesim, because both multiply a mesh's sparse matrix by vectors; `cluster` for Streamcluster (`cluster long` with four times the steps); "
         "`faces` for FaceRec and, with four times the photographs (`faces long`), for FaceRecLong; `pca` for PCA; `sp` and `is` for the NAS kernels. Threads "
         "of the last two initialise their own shares (`--parallel-init`), as in NAS. Our MG allocates each row separately, like MG's C version. The allocator's "
         "headers put all rows on the main thread's node (26 % local), but the paper's MG has 97 % local accesses. So `sor --parallel-init` stands for "
