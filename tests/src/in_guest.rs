@@ -55,6 +55,16 @@ impl InGuest {
             .collect()
     }
 
+    /// Asserts that a share of the pages of each of triad's arrays is where the threads are that use them.
+    pub fn assert_triad_in_blocks(&self, inspection: &str, least: f64) {
+        let placed = self.inspection(inspection);
+        for object in ["a", "b", "c"] {
+            let share = placed.in_blocks(object, &self.guest);
+            let nodes = placed.pages[object].count();
+            assert!(share >= least, "{object}: {share}: {nodes:?}");
+        }
+    }
+
     /// Output of a program before `words`: its name and checksum.
     pub fn before(&self, name: &str, words: &str) -> String {
         let text = self.case.read(name);

@@ -637,20 +637,9 @@ fn moving_a_page_is_measured_between_nodes() {
 
 #[test]
 fn live_brings_pages_to_their_threads() {
-    let there = &*IN_GUEST;
-    let log = there.live_log("live.log");
-    let placed = there.inspection("triad_live");
-    for object in ["a", "b", "c"] {
-        let share = placed.in_blocks(object, &there.guest);
-        assert!(
-            share >= 0.9,
-            "{object}: {share}: {:?}, {} pages moved in {} intervals",
-            placed.pages[object].count(),
-            moved(&log),
-            log.len()
-        );
-    }
-    let replayed = there.case.read("replayed.txt");
+    IN_GUEST.assert_triad_in_blocks("triad_live", 0.9);
+    assert!(moved(&IN_GUEST.live_log("live.log")) > 0);
+    let replayed = IN_GUEST.case.read("replayed.txt");
     assert!(replayed.contains("made again: all the same"), "{replayed}");
 }
 

@@ -178,17 +178,7 @@ fn live_brings_pages_after_their_threads() {
     let there = &*IN_GUEST;
     let log = IN_GUEST.live_log("shifted.log");
     // Pages are near the threads again, after the threads had moved.
-    let placed = there.inspection("triad_shifted");
-    for object in ["a", "b", "c"] {
-        let share = placed.in_blocks(object, &there.guest);
-        assert!(
-            share >= 0.9,
-            "{object}: {share}: {:?}, {} pages moved in {} intervals",
-            placed.pages[object].count(),
-            moved(&log),
-            log.len()
-        );
-    }
+    there.assert_triad_in_blocks("triad_shifted", 0.9);
     let shifted: usize = there.case.read("shifted").trim().parse().unwrap();
     // `live_log` leaves out the first line, the log's head.
     let (before, after) = log.split_at(shifted - 1);
@@ -297,15 +287,7 @@ fn huge_pages_move_as_a_whole() {
 #[ignore = "takes minutes: tests/long"]
 fn two_targets_of_live_are_each_placed() {
     let there = &*IN_GUEST;
-    let triad = there.inspection("two_triad");
-    for object in ["a", "b", "c"] {
-        let share = triad.in_blocks(object, &there.guest);
-        assert!(
-            share >= 0.8,
-            "{object}: {share}: {:?}",
-            triad.pages[object].count()
-        );
-    }
+    there.assert_triad_in_blocks("two_triad", 0.8);
     let block = there.inspection("two_cluster").pages["block"].count();
     let (least, most) = (block.values().min().unwrap(), block.values().max().unwrap());
     assert_eq!(block.len(), 4, "{block:?}");
