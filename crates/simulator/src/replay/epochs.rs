@@ -94,16 +94,16 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let now = (thread.time, watched.waited);
         let before = std::mem::replace(&mut watched.epoch, now);
         let [loads, stores] = std::mem::take(&mut watched.served);
-        let writes = stores.max(std::mem::take(&mut watched.written_back));
-        let reads = (loads + stores).saturating_sub(writes);
+        let written = stores.max(std::mem::take(&mut watched.written_back));
+        let writes = written.min(loads + stores);
         let passed = now.0.saturating_sub(before.0);
         let counts = ThreadCounts {
             thread: thread.index,
             application: self.applications[number],
             node: thread.node,
             busy_ns: passed.saturating_sub(now.1 - before.1) / FS as u64,
-            reads,
-            writes: loads + stores - reads,
+            reads: loads + stores - writes,
+            writes,
         };
         (!matches!(thread.state, State::Unborn | State::Ended)).then_some(counts)
     }
