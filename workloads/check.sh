@@ -32,6 +32,7 @@ tiny() {
     pca) echo 20 60 ;;
     faces) echo 50 20 256 64 ;;
     amr) echo 8 40 8 ;;
+    soft_body) echo 4 8 ;;
     *) echo no-size-given ;;
     esac
 }
@@ -80,7 +81,7 @@ for program; do
 done
 
 export OMP_NUM_THREADS=1
-for run in "fft 28" "lu 32768" "radix 1000000000" "sor 30000" "mg 9" "is 30" "quake 200"; do
+for run in "fft 28" "lu 32768" "radix 1000000000" "sor 30000" "mg 9" "is 30" "quake 200" "soft_body 200"; do
     message=$(
         ulimit -v 500000
         "$folder"/$run 2>&1 >/dev/null
