@@ -427,3 +427,21 @@ fn options_of_before_machine_had_subcommands_still_work() {
     let quick = case.nearpage(["machine", "--quick"]);
     quick.says(2, &["--quick", "measure"]);
 }
+
+#[test]
+fn a_machine_is_shown_with_fewer_cpus() {
+    let case = Case::new("machine with fewer CPUs");
+    let cut = case.path("cut.toml");
+    let words = ["machine", "show", "epyc-9224-cxl", "--cpus", "4", "-o"];
+    let shown = case.nearpage(words.iter().map(AsRef::as_ref).chain([cut.as_os_str()]));
+    let shown = shown.success().stdout;
+    for words in ["5 nodes, 4 CPUs", "4 of its 96 CPUs", "node 3: CPUs 3"] {
+        assert!(shown.contains(words), "{shown}");
+    }
+    let again = case.nearpage(["machine".as_ref(), "show".as_ref(), cut.as_os_str()]);
+    assert_eq!(again.success().stdout, shown);
+    for cpus in ["0", "3", "97"] {
+        let refused = case.nearpage(["machine", "show", "epyc-9224-cxl", "--cpus", cpus]);
+        refused.says(2, &["--cpus", cpus, "4 to 96"]);
+    }
+}

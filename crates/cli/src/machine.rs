@@ -112,11 +112,20 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
         MachineCommand::Show {
             machine,
             sysfs,
+            cpus,
             output,
         } => {
             let machine = match sysfs {
                 Some(root) => Machine::from_sysfs(&root)?,
                 None => read(&machine)?,
+            };
+            let machine = match cpus {
+                Some(count) => machine.with_cpus(count).ok_or_else(|| {
+                    let (least, most) = machine.cpu_counts().into_inner();
+                    let name = printable(&machine.name);
+                    Usage(format!("--cpus {count}: {name} takes {least} to {most}"))
+                })?,
+                None => machine,
             };
             output.show(machine, None)
         }

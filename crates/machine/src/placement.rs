@@ -1,4 +1,7 @@
-//! Assignment of a team's threads to CPUs.
+//! Assignment of a team's threads to CPUs, and machines with fewer CPUs.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use crate::{CpuId, CpuList, Machine};
 
@@ -79,6 +82,65 @@ fn cores_first(machine: &Machine, position: usize) -> Vec<CpuId> {
     cpus.into_iter().map(|(_, cpu)| cpu).collect()
 }
 
+impl Machine {
+    /// Numbers of CPUs that [`Self::with_cpus`] takes: from one per node with CPUs to all.
+    pub fn cpu_counts(&self) -> RangeInclusive<u32> {
+        let nodes = self.nodes.iter().filter(|node| !node.cpus.is_empty());
+        nodes.count() as u32..=self.cpus().as_slice().len() as u32
+    }
+
+    /// The machine with `count` of its CPUs, spread evenly over the nodes that have any, one of each core before their
+    /// SMT siblings. The CPUs are numbered anew from 0, node after node, as an emulator numbers them; if some are left
+    /// out, the last note says so. Sizes of caches stay, and so does how many CPUs share one: a last-level cache for
+    /// each of a node's CPUs is then as large as its share when all CPUs are busy.
+    ///
+    /// `None`: `count` is not in [`Self::cpu_counts`].
+    pub fn with_cpus(&self, count: u32) -> Option<Self> {
+        let counts = self.cpu_counts();
+        if !counts.contains(&count) {
+            return None;
+        }
+        let order = thread_cpus(self, count as usize, ThreadPlacement::Scatter, None);
+        let mut machine = self.clone();
+        let mut numbers = BTreeMap::new();
+        for (position, node) in machine.nodes.iter_mut().enumerate() {
+            let kept = cores_first(self, position);
+            let kept = kept.into_iter().filter(|cpu| order.contains(cpu));
+            let first = numbers.len() as u32;
+            numbers.extend(
+                (first..)
+                    .zip(kept)
+                    .map(|(number, cpu)| (cpu, CpuId(number))),
+            );
+            node.cpus = (first..numbers.len() as u32).map(CpuId).collect();
+        }
+        let renumber = |cpus: &mut Vec<CpuId>| {
+            *cpus = cpus
+                .iter()
+                .filter_map(|cpu| numbers.get(cpu).copied())
+                .collect();
+        };
+        machine.cores.iter_mut().for_each(renumber);
+        machine.cores.retain(|core| core.len() > 1);
+        for kind in &mut machine.cpu_kinds {
+            renumber(&mut kind.cpus);
+            kind.cpus.sort_unstable();
+        }
+        machine.cpu_kinds.retain(|kind| !kind.cpus.is_empty());
+        let all = *counts.end();
+        if count < all {
+            let shared = self.caches.iter().any(|cache| cache.shared_by_cpus > 1);
+            machine.notes.push(match shared {
+                true => format!(
+                    "{count} of its {all} CPUs, each with its share of caches that CPUs share"
+                ),
+                false => format!("{count} of its {all} CPUs"),
+            });
+        }
+        Some(machine)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,5 +196,54 @@ mod tests {
             []
         );
         assert_eq!(thread_cpus(&machine, 2, ThreadPlacement::None, None), []);
+    }
+
+    /// CPUs of each node of a preset with `count` CPUs.
+    fn by_node(name: &str, count: u32) -> Option<Vec<String>> {
+        let machine = preset(name).expect("preset").with_cpus(count)?;
+        let nodes = machine.nodes.iter();
+        let list = |cpus: &Vec<CpuId>| cpus.iter().copied().collect::<CpuList>().to_string();
+        Some(nodes.map(|node| list(&node.cpus)).collect())
+    }
+
+    #[test]
+    fn fewer_cpus_are_spread_over_the_nodes_that_have_any() {
+        let nodes = |count| by_node("epyc-9224-cxl", count);
+        assert_eq!(nodes(6).unwrap(), ["0-1", "2-3", "4", "5", ""]);
+        assert_eq!(
+            (nodes(3), nodes(97), nodes(96).is_some()),
+            (None, None, true)
+        );
+    }
+
+    #[test]
+    fn cpus_are_numbered_from_node_to_node() {
+        // Of `intel32`, node 0 has CPUs 0 to 7 and their siblings, 16 to 23.
+        assert_eq!(by_node("intel32", 32).unwrap(), ["0-15", "16-31"]);
+        let all = preset("intel32").unwrap().with_cpus(32).unwrap();
+        assert_eq!(all.cores[0], [CpuId(0), CpuId(8)]);
+        assert_eq!(all.notes, preset("intel32").unwrap().notes);
+        let half = preset("intel32").unwrap().with_cpus(16).unwrap();
+        assert!(half.cores.is_empty());
+        let note = half.notes.last().unwrap();
+        assert!(
+            note.starts_with("16 of its 32 CPUs, each with its share of caches"),
+            "{note}"
+        );
+    }
+
+    #[test]
+    fn a_machine_with_fewer_cpus_is_a_machine() {
+        for name in crate::PRESET_NAMES {
+            let machine = preset(name).unwrap();
+            for count in [*machine.cpu_counts().start(), *machine.cpu_counts().end()] {
+                let text = machine.with_cpus(count).unwrap().to_toml();
+                assert_eq!(
+                    Machine::from_toml(&text, name).unwrap().to_toml(),
+                    text,
+                    "{name}"
+                );
+            }
+        }
     }
 }

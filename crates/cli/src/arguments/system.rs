@@ -45,6 +45,7 @@ impl MachineOptions {
             (false, false, false) => Some(MachineCommand::Show {
                 machine: self.machine,
                 sysfs: self.sysfs,
+                cpus: None,
                 output,
             }),
         }
@@ -91,6 +92,11 @@ pub enum MachineCommand {
         /// the tree. Notes say what the tree lacks.
         #[arg(long, value_name = "ROOT", conflicts_with = "machine")]
         sysfs: Option<PathBuf>,
+        /// With so many CPUs, spread evenly over the nodes that have any, and numbered anew: as `lab --cpus` models it
+        ///
+        /// For `trace` and `plan`, whose plan is then for the machine that the lab models.
+        #[arg(long, value_name = "N")]
+        cpus: Option<u32>,
         #[command(flatten)]
         output: MachineForm,
     },

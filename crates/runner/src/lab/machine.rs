@@ -53,10 +53,11 @@ impl LabMachine {
         memory_mib: u32,
         warmth: ModelStart,
     ) -> Result<Self, Error> {
-        let (machine, cut) = with_cpus(machine, cpus)?;
+        let given = machine;
+        let machine = with_cpus(given, cpus)?;
         let (tracing, mut assumed) = Tracing::new(&machine, argument, &TraceOptions::default())
             .map_err(Error::MachineNotTraceable)?;
-        assumed.extend(cut);
+        assumed.extend(machine.notes.iter().skip(given.notes.len()).cloned());
         let timing = machine.timing().map_err(|fault| Error::NoTiming {
             machine: machine.name.clone(),
             fault,
@@ -215,56 +216,20 @@ fn hmat_mib_per_s(bytes_per_s: f64) -> u64 {
     (mib / unit as f64).round() as u64 * unit
 }
 
-/// Reduces the machine to the first CPUs of each node, and says what was left out. A last-level cache shrinks with the
-/// CPUs that share it ([`Tracing::new`]), so that each CPU has the share that it has when all CPUs are busy.
-fn with_cpus(
-    machine: &Machine,
-    wanted: Option<u32>,
-) -> Result<(Machine, Option<String>), LabError> {
-    let all = machine.cpus().as_slice().len() as u32;
-    let nodes = machine
-        .nodes
-        .iter()
-        .filter(|node| !node.cpus.is_empty())
-        .count() as u32;
-    let most = all.min(CPUS_MAX);
+/// The machine with the guest's CPUs, numbered as the emulator numbers them.
+fn with_cpus(machine: &Machine, wanted: Option<u32>) -> Result<Machine, LabError> {
+    let counts = machine.cpu_counts();
+    let (nodes, cpus) = counts.into_inner();
+    let most = cpus.min(CPUS_MAX);
     let wanted = wanted.unwrap_or_else(|| most.min(CPUS_DEFAULT.max(nodes)));
-    if wanted < nodes || wanted > most {
-        return Err(LabError::Cpus {
-            given: wanted,
-            machine: machine.name.clone(),
-            cpus: all,
-            nodes,
-            most,
-        });
-    }
-    let mut counts = vec![0; machine.nodes.len()];
-    let mut left = wanted;
-    while left > 0 {
-        for (count, node) in counts.iter_mut().zip(&machine.nodes) {
-            if *count < node.cpus.len() && left > 0 {
-                *count += 1;
-                left -= 1;
-            }
-        }
-    }
-    let mut cut = machine.clone();
-    for (node, count) in cut.nodes.iter_mut().zip(counts) {
-        node.cpus.truncate(count);
-    }
-    let kept = cut.cpus();
-    cut.cores
-        .iter_mut()
-        .for_each(|core| core.retain(|cpu| kept.as_slice().contains(cpu)));
-    cut.cores.retain(|core| !core.is_empty());
-    let shares_caches = cut.caches.iter().any(|cache| cache.shared_by_cpus > 1);
-    let words = (wanted < all).then(|| match shares_caches {
-        true => {
-            format!("{wanted} of its {all} CPUs, each with its share of caches that CPUs share")
-        }
-        false => format!("{wanted} of its {all} CPUs"),
-    });
-    Ok((cut, words))
+    let cut = (wanted <= most).then(|| machine.with_cpus(wanted));
+    cut.flatten().ok_or_else(|| LabError::Cpus {
+        given: wanted,
+        machine: machine.name.clone(),
+        cpus,
+        nodes,
+        most,
+    })
 }
 
 fn joined<T: ToString>(values: impl Iterator<Item = T>) -> String {
@@ -362,6 +327,22 @@ mod tests {
             let error = lab("epyc-8", Some(cpus)).err().unwrap();
             assert!(error.is_usage(), "{error}");
             assert!(error.to_string().contains("8 to 128"), "{error}");
+        }
+    }
+
+    #[test]
+    fn emulator_and_tracer_agree_on_the_nodes_of_cpus() {
+        // Of `intel32`, node 0 has CPUs 0 to 7 and 16 to 23.
+        let machine = lab("intel32", Some(32)).unwrap();
+        let setup = Setup::parse(&machine.setup).unwrap();
+        let nodes: Vec<usize> = setup.cpu_nodes.iter().collect();
+        assert_eq!(nodes, [[0; 16], [1; 16]].concat());
+        let arguments = machine.emulator_arguments().join(" ");
+        for (node, cpus) in [(0, "0-15"), (1, "16-31")] {
+            assert!(
+                arguments.contains(&format!("nodeid={node},cpus={cpus},")),
+                "{arguments}"
+            );
         }
     }
 
