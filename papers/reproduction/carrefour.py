@@ -68,8 +68,8 @@ def jobs(tools):
     other = {**machine, "preset": OTHER, "threads": sizes["machine_b"]["threads"]}
     other["file"] = tools.scaled(other)
     found |= {f"machine B {workload}": lambda workload=workload: on_b(tools, other, workload) for workload in sizes["machine_b"]["workloads"]}
-    found["together on machine B"] = lambda: together(tools, other, sizes["machine_b"]["built_ns"], mechanisms=False)
-    return {**found, "together": lambda: together(tools, machine, sizes["built_ns"]), "remote": lambda: remote(tools, machine)}
+    found["together on machine B"] = lambda: together(tools, other, sizes["machine_b"], mechanisms=False)
+    return {**found, "together": lambda: together(tools, machine, sizes), "remote": lambda: remote(tools, machine)}
 
 
 def simulate(tools, machine, recordings, *words):
@@ -119,15 +119,15 @@ def alone(tools, machine, workload):
 def on_b(tools, machine, workload):
     """Simulates the policies on machine B."""
     arguments = tools.matrix["carrefour"]["machine_b"]["workloads"][workload]
-    path = os.path.join(tools.folder, f"{OTHER}-{workload}-alone")
-    key, tracing = tools.traced(machine, workload, arguments, path)
+    path = os.path.join(tools.folder, f"{OTHER}-{workload.replace(' ', '-')}-alone")
+    key, tracing = tools.traced(machine, workload.split()[0], arguments, path)
     results, replaying = judged(tools, path, key, lambda: simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *WITHOUT_THREAD_MOVES))
     return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 
 
-def together(tools, machine, built_ns, mechanisms=True):
+def together(tools, machine, inputs, mechanisms=True):
     """Simulates pairs of programs, each on two of the four nodes. With `built_ns`, the second program starts when the first has built its data."""
-    sizes = tools.matrix["carrefour"]["together"]
+    sizes, built_ns = inputs["together"], inputs["built_ns"]
     half = machine["threads"] // 2
     lower = {**machine, "threads": half}
     moves = os.path.join(tools.folder, f"{machine['preset']}-upper-half.toml")
