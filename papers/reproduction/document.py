@@ -244,6 +244,12 @@ def agreement(published, ours, apart=0.0):
     return f"{same} of {len(pairs)}"
 
 
+def in_all(rows):
+    """Adds up the agreements that are the last cells of a table's rows."""
+    counts = [map(int, row[-1].split(" of ")) for row in rows]
+    return "Rankings in all: {} of {}.\n".format(*map(sum, zip(*counts)))
+
+
 def papers(results, further, drawing):
     text = ("## The papers' tables\n\nPublished figures come first, ours after the slash. \"Rankings\" counts the pairs that the paper distinguishes, and those "
            "that our results order in the same way.\n")
@@ -290,7 +296,9 @@ def text(results, left_out, matrix, further, drawing):
         "has points of 128 dimensions, as in PARSEC's native input. On 2026-11-27, `cluster` takes distances to one candidate after the other, as in PARSEC's "
         "`pgain`, with steps for 300 ms again; the square has AMD's routes; and machine B, which has a directory, sends no probes. After Table 4, on 2026-11-27, "
         "a decision has as many samples per page as the paper's; before, it had as many in total, and so sixteen times as many per page. `pca` and `faces` "
-        "now compute the same as Metis's PCA and FaceRec.\n  - ARS: after its Table 2, a fixed number of checks per run, with the machine's own caches.\n"
+        "now compute the same as Metis's PCA and FaceRec. On 2026-11-30: `soft_body` in place of `quake` as Facesim, after `quake` had lost by copies; "
+        "`sp` runs for twelve times as many steps, after its two decisions had done nothing; and programs that gain run two and three times as long on "
+        "machine B, after `faces` had lost 13 % in four decisions, and three pairs up to 18 % in seven.\n  - ARS: after its Table 2, a fixed number of checks per run, with the machine's own caches.\n"
         "  - Marathe's Figure 8: runs have class C's steps.\n  - Verghese's section: on 2026-11-28, after its statements, `raytrace` renders one image "
         "of 512 by 512 pixels from 190,000 spheres instead of four of 192 by 192 from 20,000, so that it has 5,550 pages (his program 7,257); threads "
         "take tiles from queues with locks, and from each other's, as SPLASH's do; and only mirrors, a third of the spheres, reflect rays.\n- Offline, `auto` replays the first recording under its alternatives. With samples, it predicts "

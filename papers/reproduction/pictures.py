@@ -15,17 +15,17 @@ ACROSS, UP = 200, 64
 # Most accesses in a picture; a random selection if there are more.
 AT_MOST = 200_000
 PAGE_BYTES = 4096
+WORKLOADS = os.path.join(os.path.dirname(__file__), "../../workloads")
 
 
 @dataclasses.dataclass
 class Figure:
-    """A picture of one object. `object`: the object's name in `nearpage export`."""
+    """A picture of one object. `ours`: a variable of the workload."""
 
     number: int
     workload: str
     theirs: str
     ours: str
-    object: str
     # A picture by thread instead of over time.
     by_thread: bool = False
     # Shown part of the accesses, as shares where it begins and ends.
@@ -36,13 +36,23 @@ class Figure:
 
 # A few passes, where the paper shows a part of many.
 FIGURES = [
-    Figure(1, "cg", "main_flt_mem of CG", "values", "main cg.c:106", by_thread=True),
-    Figure(2, "cg", "main_flt_mem of CG", "values", "main cg.c:106"),
-    Figure(3, "lu_blocks", "cvar of LU", "cvar", "cvar", window=(0.25, 1), samples=58),
-    Figure(4, "lu_blocks", "cjac of LU", "cjac", "cjac", window=(0.25, 1), samples=10),
-    Figure(5, "cluster", "block of Streamcluster", "block", "main cluster.c:50", window=(0.6, 0.8), samples=66),
-    Figure(6, "cluster", "points of Streamcluster", "closest", "main cluster.c:51", samples=31),
+    Figure(1, "cg", "main_flt_mem of CG", "values", by_thread=True),
+    Figure(2, "cg", "main_flt_mem of CG", "values"),
+    Figure(3, "lu_blocks", "cvar of LU", "cvar", window=(0.25, 1), samples=58),
+    Figure(4, "lu_blocks", "cjac of LU", "cjac", window=(0.25, 1), samples=10),
+    Figure(5, "cluster", "block of Streamcluster", "block", window=(0.6, 0.8), samples=66),
+    Figure(6, "cluster", "points of Streamcluster", "closest", samples=31),
 ]
+
+
+def name_of(figure):
+    """Returns the object's name in `nearpage export`: a heap object has that of its line of allocation."""
+    source = f"{figure.workload}.c"
+    with open(os.path.join(WORKLOADS, source)) as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip().startswith(f"{figure.ours} = allocate("):
+                return f"main {source}:{number}"
+    return figure.ours
 
 
 def jobs(tools):
@@ -60,7 +70,8 @@ def run(tools, machine, workload):
         text = tools.command(["export", path, "--to", "csv", "-o", "-", "--at-most", str(AT_MOST), "-q"], 1)
         rows = list(csv.DictReader(io.StringIO(text)))
         return {figure.number: picture(figure, rows) for figure in FIGURES if figure.workload == workload}
-    found = tools.cached(path + ".pictures.json", [*key, tools.version, AT_MOST, repr(FIGURES), ACROSS, UP], pictures)
+    names = [name_of(figure) for figure in FIGURES]
+    found = tools.cached(path + ".pictures.json", [*key, tools.version, AT_MOST, repr(FIGURES), names, ACROSS, UP], pictures)
     # JSON turns keys into text.
     return {"arguments": machine["arguments"], "threads": machine["threads"], "pictures": {int(number): one for number, one in found.items()}, "tracing_s": tracing}
 
@@ -69,9 +80,10 @@ def picture(figure, rows):
     """Divides the picture into rectangles. Finds for each accessed rectangle the thread with most accesses or, in a picture by thread, its thread's accesses."""
     weight = lambda rows: sum(float(row["weight"]) for row in rows)
     whole = weight(row for row in rows if row["object_kind"] in ["static", "heap"])
-    rows = [row for row in rows if row["object"].split(" (")[0] == figure.object]
+    name = name_of(figure)
+    rows = [row for row in rows if row["object"].split(" (")[0] == name]
     if not rows:
-        raise RuntimeError(f"nothing in the recording is called {figure.object}")
+        raise RuntimeError(f"nothing in the recording is called {name}")
     share = weight(rows) / whole
     threads = sorted({int(row["tid"]) for row in rows})
     number = {tid: at for at, tid in enumerate(threads)}
