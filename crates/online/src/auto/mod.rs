@@ -27,6 +27,7 @@
 //!   page. A copy need not go back, so the budget has to cover its cost twice but holds nothing in reserve. A store to
 //!   a copied page doubles the cost of the page's copies. The extra cost of such a store is expected as often as copies
 //!   have met a store so far ([`risk`]), and is added to the cost that a copy has to save and the budget has to cover.
+//!   Where it costs more than a copy, no more copies await their fate than have lasted, but for one.
 
 mod latency;
 mod measured_cost;
@@ -280,8 +281,13 @@ impl Auto {
         if certain_ns <= least || !(affordable || goes_back) {
             return None;
         }
+        if kind == ActionKind::Replicate {
+            if !self.risk.allows_copy(self.cost_ns) {
+                return None;
+            }
+            self.risk.copied();
+        }
         self.migration_budget.pay(thread, self.cost_ns);
-        self.risk.copies += u64::from(kind == ActionKind::Replicate);
         let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
         if moves_home {
             self.set_away(page, !goes_back);
@@ -432,6 +438,7 @@ impl OnlinePolicy for Auto {
         self.one_runs = running.count() == 1;
         self.migration_budget
             .end_epoch(epoch.duration_ns, epoch.threads);
+        self.risk.end_epoch();
         let more_ns = self.measured_cost.take(epoch.moves, epoch.move_ns);
         self.migration_budget.charge(more_ns);
         self.cost_ns = self.measured_cost.page_ns();
@@ -472,7 +479,7 @@ impl OnlinePolicy for Auto {
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
         self.migration_budget.charge(self.risk.collapse_ns);
-        self.risk.collapses += 1;
+        self.risk.collapsed();
         Survivor::Master
     }
 }
