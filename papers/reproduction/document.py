@@ -300,7 +300,7 @@ def text(results, left_out, matrix, further, drawing):
         "has points of 128 dimensions, as in PARSEC's native input. On 2026-11-27, `cluster` takes distances to one candidate after the other, as in PARSEC's "
         "`pgain`, with steps for 300 ms again; the square has AMD's routes; and machine B, which has a directory, sends no probes. After Table 4, on 2026-11-27, "
         "a decision has as many samples per page as the paper's; before, it had as many in total, and so sixteen times as many per page. `pca` and `faces` "
-        "now compute the same as Metis's PCA and FaceRec. On 2026-11-30: `soft_body` in place of `quake` as Facesim, after `quake` had lost by copies; "
+        "now compute the same as Metis's PCA and FaceRec. On 2026-11-30: `soft_body` in place of `quake` as Facesim, after `quake` had lost by copies, and its second form, after the first had gained 3 % (a cube, each of whose tetrahedra two threads computed, in 1,500 instructions an iteration): it stores the matrices that facesim stores, is a long bar, and is built with `-O3`, as PARSEC is (with `-O2` a short run gained 16 %, with `-O3` 108 %); "
         "`sp` runs for twelve times as many steps, after its two decisions had done nothing; and programs that gain run two and three times as long on "
         "machine B, after `faces` had lost 13 % in four decisions, and three pairs up to 18 % in seven.\n  - ARS: after its Table 2, a fixed number of checks per run, with the machine's own caches.\n"
         "  - Marathe's Figure 8: runs have class C's steps.\n  - Verghese's section: on 2026-11-28, after its statements, `raytrace` renders one image "
