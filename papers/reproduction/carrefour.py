@@ -103,10 +103,15 @@ def judged(tools, path, keys, judge):
     return tools.cached(path + ".policies.json", [*keys, tools.ALL_SETTINGS, WITHOUT_THREAD_MOVES, tools.version], lambda: tools.timed(judge))
 
 
+def traced_alone(tools, machine, workload, arguments):
+    """Returns the trace's path, its key and the tracing time. The workload's program is the first word of its name."""
+    path = os.path.join(tools.folder, f"{machine['preset']}-{workload.replace(' ', '-')}-alone")
+    return path, *tools.traced(machine, workload.split()[0], arguments, path)
+
+
 def alone(tools, machine, workload):
     arguments = tools.matrix["carrefour"]["alone"][workload]
-    path = os.path.join(tools.folder, f"{machine['preset']}-{workload.replace(' ', '-')}-alone")
-    key, tracing = tools.traced(machine, workload.split()[0], arguments, path)
+    path, key, tracing = traced_alone(tools, machine, workload, arguments)
 
     def judge():
         found = simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *WITHOUT_THREAD_MOVES)
@@ -119,8 +124,7 @@ def alone(tools, machine, workload):
 def on_b(tools, machine, workload):
     """Simulates the policies on machine B."""
     arguments = tools.matrix["carrefour"]["machine_b"]["workloads"][workload]
-    path = os.path.join(tools.folder, f"{OTHER}-{workload.replace(' ', '-')}-alone")
-    key, tracing = tools.traced(machine, workload.split()[0], arguments, path)
+    path, key, tracing = traced_alone(tools, machine, workload, arguments)
     results, replaying = judged(tools, path, key, lambda: simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *WITHOUT_THREAD_MOVES))
     return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 

@@ -69,18 +69,17 @@ def run(tools, machine, workload):
     def pictures():
         text = tools.command(["export", path, "--to", "csv", "-o", "-", "--at-most", str(AT_MOST), "-q"], 1)
         rows = list(csv.DictReader(io.StringIO(text)))
-        return {figure.number: picture(figure, rows) for figure in FIGURES if figure.workload == workload}
+        return {figure.number: picture(figure, name, rows) for figure, name in zip(FIGURES, names) if figure.workload == workload}
     names = [name_of(figure) for figure in FIGURES]
     found = tools.cached(path + ".pictures.json", [*key, tools.version, AT_MOST, repr(FIGURES), names, ACROSS, UP], pictures)
     # JSON turns keys into text.
     return {"arguments": machine["arguments"], "threads": machine["threads"], "pictures": {int(number): one for number, one in found.items()}, "tracing_s": tracing}
 
 
-def picture(figure, rows):
+def picture(figure, name, rows):
     """Divides the picture into rectangles. Finds for each accessed rectangle the thread with most accesses or, in a picture by thread, its thread's accesses."""
     weight = lambda rows: sum(float(row["weight"]) for row in rows)
     whole = weight(row for row in rows if row["object_kind"] in ["static", "heap"])
-    name = name_of(figure)
     rows = [row for row in rows if row["object"].split(" (")[0] == name]
     if not rows:
         raise RuntimeError(f"nothing in the recording is called {name}")

@@ -100,20 +100,11 @@ impl Machine {
         if !counts.contains(&count) {
             return None;
         }
-        let order = thread_cpus(self, count as usize, ThreadPlacement::Scatter, None);
+        let mut kept = thread_cpus(self, count as usize, ThreadPlacement::Scatter, None);
+        // A stable sort: cores stay before siblings.
+        kept.sort_by_key(|&cpu| self.node_of(cpu));
+        let numbers: BTreeMap<CpuId, CpuId> = kept.into_iter().zip((0..).map(CpuId)).collect();
         let mut machine = self.clone();
-        let mut numbers = BTreeMap::new();
-        for (position, node) in machine.nodes.iter_mut().enumerate() {
-            let kept = cores_first(self, position);
-            let kept = kept.into_iter().filter(|cpu| order.contains(cpu));
-            let first = numbers.len() as u32;
-            numbers.extend(
-                (first..)
-                    .zip(kept)
-                    .map(|(number, cpu)| (cpu, CpuId(number))),
-            );
-            node.cpus = (first..numbers.len() as u32).map(CpuId).collect();
-        }
         let renumber = |cpus: &mut Vec<CpuId>| {
             *cpus = cpus
                 .iter()
@@ -122,9 +113,11 @@ impl Machine {
         };
         machine.cores.iter_mut().for_each(renumber);
         machine.cores.retain(|core| core.len() > 1);
-        for kind in &mut machine.cpu_kinds {
-            renumber(&mut kind.cpus);
-            kind.cpus.sort_unstable();
+        let nodes = machine.nodes.iter_mut().map(|node| &mut node.cpus);
+        let kinds = machine.cpu_kinds.iter_mut().map(|kind| &mut kind.cpus);
+        for cpus in nodes.chain(kinds) {
+            renumber(cpus);
+            cpus.sort_unstable();
         }
         machine.cpu_kinds.retain(|kind| !kind.cpus.is_empty());
         let all = *counts.end();

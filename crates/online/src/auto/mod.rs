@@ -278,16 +278,12 @@ impl Auto {
         };
         let certain_ns = saving.saved_ns - errors * saving.variance.sqrt();
         let affordable = self.migration_budget.free_ns() >= price_ns + risk_ns + back_ns;
-        if certain_ns <= least || !(affordable || goes_back) {
+        let allowed = moves_home || self.risk.allows_copy(self.cost_ns);
+        if certain_ns <= least || !(affordable || goes_back) || !allowed {
             return None;
         }
-        if kind == ActionKind::Replicate {
-            if !self.risk.allows_copy(self.cost_ns) {
-                return None;
-            }
-            self.risk.copied();
-        }
         self.migration_budget.pay(thread, self.cost_ns);
+        self.risk.copies += u64::from(kind == ActionKind::Replicate);
         let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
         if moves_home {
             self.set_away(page, !goes_back);
@@ -479,7 +475,7 @@ impl OnlinePolicy for Auto {
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
         self.migration_budget.charge(self.risk.collapse_ns);
-        self.risk.collapsed();
+        self.risk.collapses += 1;
         Survivor::Master
     }
 }

@@ -9,15 +9,17 @@ pub(super) struct Risk {
     /// Cost of a store to a copied page.
     pub collapse_ns: f64,
     /// Number of copies made.
-    copies: u64,
+    pub copies: u64,
     /// Number of stores that collapsed copies.
-    collapses: u64,
+    pub collapses: u64,
     /// Assumed share of copies that are stored to; it has the weight of one copy.
     prior: f64,
     /// Number of copies that have lasted.
     lasted: u64,
-    /// Number of copies made when the current period began, and epochs since then.
-    before: (u64, u32),
+    /// Number of copies made when the current period began.
+    copies_before: u64,
+    /// Epochs since then.
+    epochs: u32,
 }
 
 /// A copy has lasted if it is there for one to two such periods: two to four milliseconds with `auto`'s epochs.
@@ -31,7 +33,8 @@ impl Risk {
             collapses: 0,
             prior,
             lasted: 0,
-            before: (0, 0),
+            copies_before: 0,
+            epochs: 0,
         }
     }
 
@@ -41,22 +44,12 @@ impl Risk {
         self.collapse_ns <= move_ns || open <= self.lasted
     }
 
-    /// Notes a copy.
-    pub fn copied(&mut self) {
-        self.copies += 1;
-    }
-
-    /// Notes a store that collapsed copies.
-    pub fn collapsed(&mut self) {
-        self.collapses += 1;
-    }
-
     /// Notes the end of an epoch.
     pub fn end_epoch(&mut self) {
-        self.before.1 += 1;
-        if self.before.1 == PERIOD_EPOCHS {
-            self.lasted = self.before.0.saturating_sub(self.collapses);
-            self.before = (self.copies, 0);
+        self.epochs += 1;
+        if self.epochs == PERIOD_EPOCHS {
+            self.lasted = self.copies_before.saturating_sub(self.collapses);
+            (self.copies_before, self.epochs) = (self.copies, 0);
         }
     }
 
@@ -79,11 +72,11 @@ mod tests {
     fn copies_show_what_is_to_be_expected_of_copies() {
         let mut risk = Risk::new(310_000.0, 0.1);
         assert_eq!(risk.expected_ns(10_000.0), 30_000.0);
-        (0..4).for_each(|_| risk.copied());
+        risk.copies = 4;
         assert_eq!(risk.expected_ns(10_000.0), 6_000.0);
-        (0..2).for_each(|_| risk.collapsed());
+        risk.collapses = 2;
         assert!((risk.expected_ns(10_000.0) - 126_000.0).abs() < 1e-6);
-        (0..7).for_each(|_| risk.collapsed());
+        risk.collapses = 9;
         assert_eq!(risk.expected_ns(10_000.0), 300_000.0, "one copy, one store");
         assert_eq!(risk.expected_ns(400_000.0), 0.0, "moves cost more");
     }
@@ -94,7 +87,7 @@ mod tests {
         let make_all = |risk: &mut Risk| {
             let mut made = 0;
             while risk.allows_copy(10_000.0) {
-                risk.copied();
+                risk.copies += 1;
                 made += 1;
             }
             made
@@ -112,7 +105,7 @@ mod tests {
         end_period(&mut risk);
         assert_eq!(make_all(&mut risk), 4);
         // What is stored to is no reason for more copies.
-        (0..7).for_each(|_| risk.collapsed());
+        risk.collapses = 7;
         end_period(&mut risk);
         end_period(&mut risk);
         assert_eq!(make_all(&mut risk), 1);

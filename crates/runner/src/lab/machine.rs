@@ -218,8 +218,7 @@ fn hmat_mib_per_s(bytes_per_s: f64) -> u64 {
 
 /// The machine with the guest's CPUs, numbered as the emulator numbers them.
 fn with_cpus(machine: &Machine, wanted: Option<u32>) -> Result<Machine, LabError> {
-    let counts = machine.cpu_counts();
-    let (nodes, cpus) = counts.into_inner();
+    let (nodes, cpus) = machine.cpu_counts().into_inner();
     let most = cpus.min(CPUS_MAX);
     let wanted = wanted.unwrap_or_else(|| most.min(CPUS_DEFAULT.max(nodes)));
     let cut = (wanted <= most).then(|| machine.with_cpus(wanted));
