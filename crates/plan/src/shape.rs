@@ -40,6 +40,19 @@ impl Parts {
         self.parts.len()
     }
 
+    /// The same parts of the same object, each `times` ÷ `by` as far into it; without those that would begin behind its
+    /// end. None if a part would be empty.
+    pub fn farther(&self, times: u64, by: u64) -> Option<Self> {
+        let farther = |offset: u64| {
+            let offset = u128::from(offset) * u128::from(times) / u128::from(by);
+            u64::try_from(offset).unwrap_or(u64::MAX)
+        };
+        let parts = self.parts.iter();
+        let parts = parts.map(|part| farther(part.start)..farther(part.end));
+        let inside = parts.filter(|part| part.start < self.of_bytes).collect();
+        Self::new(inside, self.of_bytes)
+    }
+
     /// Begins of shares in an object of `size_bytes`, strictly ascending from 0, each with the number of its thread
     /// among `threads`. Bytes before the first part go with its first share. Bytes behind a part go with its last
     /// share, up to half-way to the next part.
@@ -235,6 +248,16 @@ pub(crate) mod tests {
         );
         let twice = parts.shares(32 << 10, 2);
         assert_eq!(twice, [(0, 0), (4096, 1), (12288, 0), (24576, 1)]);
+    }
+
+    #[test]
+    fn parts_are_farther_into_the_same_object() {
+        let parts = Parts::read("0-6K,9K-12K/16K").expect("parts");
+        let farther = |times, by| parts.farther(times, by).map(|parts| parts.to_string());
+        assert_eq!(farther(2, 3).as_deref(), Some("0-4K,6K-8K/16K"));
+        // The last part would begin at 18 KiB.
+        assert_eq!(farther(2, 1).as_deref(), Some("0-12K/16K"));
+        assert_eq!(farther(1, 1 << 20), None);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! An input of another size changes where in an object accesses go, and how long each part of the program takes. A
 //! recording shows neither. It does show the effect of placements:
 //!
-//! - A placement that has a size (page runs, block-cyclic) fits another size only if the pattern changes as the plan's
-//!   translation assumes: in proportion to an object from the heap, and not at all for blocks, or for objects whose
-//!   size does not depend on the input. [`resized`] is the placement if this assumption is wrong.
+//! - A placement that has a size (page runs, shares of parts, block-cyclic) fits another size only if the pattern
+//!   changes as the plan's translation assumes: in proportion to an object from the heap, and not at all for blocks,
+//!   or for objects whose size does not depend on the input. [`resized`] is the placement if this assumption is wrong.
 //! - A placement makes some accesses faster, mostly the team's, and others slower, mostly those of the thread that
 //!   fills the object or goes through all of it at the end. The saving is the difference of the two, and inputs differ
 //!   in how much there is of each ([`slower_ns`]).
@@ -35,14 +35,16 @@ pub(super) fn resized(
     let [decision] = choice.decisions.as_slice() else {
         return None;
     };
+    let (times, parts) = match decision.subject {
+        Subject::CallSite { .. } => LARGER,
+        _ => (LARGER.1, LARGER.0),
+    };
     let placement = match &decision.placement {
-        Placement::Runs(runs) => {
-            let (times, parts) = match decision.subject {
-                Subject::CallSite { .. } => LARGER,
-                _ => (LARGER.1, LARGER.0),
-            };
-            Placement::Runs(scaled(runs, times, parts)?)
-        }
+        Placement::Runs(runs) => Placement::Runs(scaled(runs, times, parts)?),
+        Placement::Parts { parts: of, team } => Placement::Parts {
+            parts: of.farther(times, parts)?,
+            team: team.clone(),
+        },
         // The shares of a heap that has grown are as long as before.
         Placement::Block { team } if decision.subject.is_brk_heap() => {
             Placement::Runs(scaled(&shares(context, group, team)?, LARGER.1, LARGER.0)?)

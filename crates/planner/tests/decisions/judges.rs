@@ -125,8 +125,8 @@ impl Judge for PredictsSavings {
     }
 }
 
-/// Page runs and blocks of one input's size fit another input only if the pattern grows as the plan's translation
-/// assumes.
+/// Page runs, shares of a used part and blocks of one input's size fit another input only if the pattern grows as the
+/// plan's translation assumes.
 #[test]
 fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
     let cyclic = Pattern::BlockCyclic {
@@ -134,10 +134,20 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
         block_bytes: 6 * PAGE,
         period_bytes: 24 * PAGE,
     };
+    let half_used = Pattern::PartialBlock {
+        team: 0,
+        block_bytes: 2 * PAGE,
+        part_bytes: 0..16 * PAGE,
+    };
     let mixed: Vec<(u32, u32, f32)> = (0..32)
         .map(|page| (page, page / 2 * 5 % 8, 500.0))
         .collect();
-    for (pattern, cells) in [(Pattern::Mixed, mixed), (cyclic, block_cells())] {
+    let first_half = (0..16).map(|page| (page, page / 2, 20.0)).collect();
+    for (pattern, cells) in [
+        (Pattern::Mixed, mixed),
+        (cyclic, block_cells()),
+        (half_used, first_half),
+    ] {
         let recording = master_initialised(8, pattern, &cells);
         let wanted = recording.decide(Policy::Object, &opteron());
         let wanted = only(&wanted).placement.clone();
