@@ -28,7 +28,8 @@ pub struct Lab {
     /// Memory of each node, such as 512M or 2G
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = values::mib)]
     pub memory: u32,
-    /// Kernel to boot [default: the newest in /boot; its modules are taken from lib/modules beside that folder]
+    /// Kernel to boot [default: the newest in /boot; its modules are taken from lib/modules beside
+    /// that folder, or from the kernel's own folder]
     #[arg(long, value_name = "VMLINUZ")]
     pub kernel: Option<PathBuf>,
     /// Folder that the command may write to, under the same path

@@ -117,25 +117,39 @@ fn version(name: &str) -> Vec<u64> {
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
-/// Folder of a kernel's modules: `…/lib/modules/VERSION` belongs to `…/boot/vmlinuz-VERSION`.
+/// Folder of a kernel's modules: `…/lib/modules/VERSION` or `…/usr/lib/modules/VERSION` belongs to
+/// `…/boot/vmlinuz-VERSION`. Newer packages of Debian and Fedora have `vmlinuz` in the modules' folder itself.
 fn modules(kernel: &Path) -> Result<PathBuf, LabError> {
-    let name = kernel.file_name().unwrap_or_default().to_string_lossy();
-    let version = name.strip_prefix("vmlinuz-").unwrap_or(&name).to_owned();
-    let root = kernel.parent().and_then(Path::parent);
-    let modules = root
-        .unwrap_or(Path::new("/"))
-        .join("lib/modules")
-        .join(version);
     if !kernel.is_file() {
         return Err(LabError::NoSuchKernel(kernel.to_owned()));
     }
-    if modules.is_dir() {
-        return Ok(modules);
-    }
-    Err(LabError::NoModules {
-        kernel: kernel.to_owned(),
-        modules,
+    let beside = modules_beside(kernel);
+    // `/vmlinuz` is a link to the newest kernel.
+    let of_target = kernel
+        .canonicalize()
+        .map(|target| modules_beside(&target))
+        .into_iter()
+        .flatten();
+    let mut folders = beside.iter().cloned().chain(of_target);
+    folders.find(|folder| folder.is_dir()).ok_or_else(|| {
+        let [modules, _] = beside;
+        LabError::NoModules {
+            kernel: kernel.to_owned(),
+            modules,
+        }
     })
+}
+
+/// Folders that may have a kernel's modules.
+fn modules_beside(kernel: &Path) -> [PathBuf; 2] {
+    let folder = kernel.parent().unwrap_or(Path::new("/"));
+    let above = folder.parent().unwrap_or(Path::new("/"));
+    if above.ends_with("lib/modules") {
+        return [folder.to_owned(), folder.to_owned()];
+    }
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy();
+    let version = name.strip_prefix("vmlinuz-").unwrap_or(&name);
+    ["lib/modules", "usr/lib/modules"].map(|modules| above.join(modules).join(version))
 }
 
 /// Checks that the emulator can boot the kernel.
@@ -207,6 +221,25 @@ mod tests {
             modules(&boot.join("vmlinuz-1.0")),
             Err(LabError::NoSuchKernel(_))
         ));
+    }
+
+    #[test]
+    fn modules_are_found_where_newer_packages_have_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("usr/lib/modules/7.2.13+deb14-amd64");
+        fs::create_dir_all(&own).unwrap();
+        fs::create_dir_all(folder.path().join("boot")).unwrap();
+        let inside = own.join("vmlinuz");
+        let in_boot = folder.path().join("boot/vmlinuz-7.2.13+deb14-amd64");
+        let link = folder.path().join("vmlinuz");
+        for kernel in [&inside, &in_boot] {
+            fs::write(kernel, "").unwrap();
+        }
+        std::os::unix::fs::symlink("boot/vmlinuz-7.2.13+deb14-amd64", &link).unwrap();
+        for kernel in [inside, in_boot, link] {
+            let found = modules(&kernel).unwrap();
+            assert_eq!(found.canonicalize().unwrap(), own.canonicalize().unwrap());
+        }
     }
 
     #[test]

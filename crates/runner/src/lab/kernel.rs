@@ -19,7 +19,7 @@ const GROUPS_TOLD: usize = 6;
 /// Name of the group of all other functions.
 const OTHER: &str = "other";
 
-/// Purposes of functions, by prefix of their names; the first match counts. Names are from Linux 6.1 and 6.12. Parts of
+/// Purposes of functions, by prefix of their names; the first match counts. Names are from Linux 6.1, 6.12 and 7.2. Parts of
 /// a split function, `name.cold` and `name.part.0`, match the same prefix.
 const GROUPS: &[(&str, &[&str])] = &[
     // `copy_page_range` copies page tables. The line precedes the prefix `copy_page`, which would match as well.
@@ -29,6 +29,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         &[
             "clear_page",
             "clear_huge_page",
+            "clear_highpage",
             "clear_subpage",
             "copy_page",
             "copy_mc",
@@ -189,6 +190,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "release_pages",
             "__pagevec",
             "zap_",
+            "__zap_",
             "unmap_",
             "__mod_",
             "mod_",
@@ -668,6 +670,7 @@ mod tests {
             ("migrate_pages_batch", "migration"),
             ("task_numa_fault", "NUMA balancing"),
             ("copy_page", "clearing and copying pages"),
+            ("clear_highpages_kasan_tagged", "clearing and copying pages"),
             ("copy_page_range", "starting and ending processes"),
             ("do_huge_pmd_numa_page", "NUMA balancing"),
             ("native_queued_spin_lock_slowpath", "locks"),
