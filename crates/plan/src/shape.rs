@@ -140,6 +140,11 @@ impl Tiles {
         self.row_bytes
     }
 
+    /// The same tiles of rows of another length; none if it is 0.
+    pub fn with_rows_of(&self, row_bytes: u64) -> Option<Self> {
+        Self::new(self.rows, self.columns, row_bytes)
+    }
+
     /// Shares of the rows and tiles in a row for a team of this many threads; their product is `threads`.
     ///
     /// A team of another size than the grid's own gets a nearly square grid if the grid is nearly square, wide or high

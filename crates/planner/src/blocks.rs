@@ -49,49 +49,91 @@ pub(crate) fn over_part(
 /// Rounds of pieces that are taken for arrays, at most. With more rounds, a round is a row: another input does not
 /// change its length.
 const ARRAYS_MAX: u64 = 8;
-/// Blocks of a multiple of this size are constants of the program; sizes of arrays are no such multiples.
+/// Blocks and rows of a multiple of this size are constants of the program; sizes of arrays are no such multiples.
 const CONSTANT_BYTES: u64 = 64 << 10;
-/// Share of the accesses by which arrays may explain less than the pieces that were found.
-const ARRAYS_SLACK: f64 = 0.01;
+/// Share of the accesses by which another placement may explain less than the pieces that were found, in any case and
+/// by chance.
+const FITTED_SLACK: [f64; 2] = [0.01, 0.05];
 
-/// Pieces that go round a team. If a few rounds fill the object, it holds as many arrays in one allocation, each in
-/// shares. With a larger input the arrays grow, and their number stays.
+/// How much less of a group's accesses another placement may explain than pieces, whose size was fitted to the samples.
+/// The samples that either leaves unexplained are mostly on pages where two pieces meet, and chance says on which side:
+/// two standard errors of the difference are allowed.
+fn fitted_slack(group: &ObjectGroup, explained: [f64; 2]) -> f64 {
+    let unexplained: f64 = explained.iter().map(|share| 1.0 - share).sum();
+    let samples = (group.sample_count() as f64).max(1.0);
+    let [least, most] = FITTED_SLACK;
+    (2.0 * (unexplained / samples).sqrt()).clamp(least, most)
+}
+
+/// Pieces that go round a team, as they carry over to other inputs and teams: as shares of arrays or columns of rows, if
+/// their sizes tell of these and the accesses do not speak against them.
 pub(crate) fn cyclic(
     context: &Context,
     group: &ObjectGroup,
     team: usize,
     block_bytes: u64,
 ) -> Option<Placement> {
-    let name = context.team_name(team)?;
-    let threads = context.team(&name)?.len() as u64;
-    let block_bytes_whole = whole_pages(block_bytes, group.size_bytes, context.page_bytes);
-    let pieces = Placement::BlockCyclic {
-        block_bytes: block_bytes_whole,
-        team: name.clone(),
-    };
+    let team = context.team_name(team)?;
+    let threads = context.team(&team)?.len() as u64;
     let period_bytes = block_bytes.saturating_mul(threads).max(1);
     let rounds = (group.size_bytes.saturating_add(period_bytes / 2)) / period_bytes;
-    let left_bytes = group
-        .size_bytes
-        .abs_diff(rounds.saturating_mul(period_bytes));
-    let is_whole = (2..=ARRAYS_MAX).contains(&rounds) && left_bytes <= period_bytes / 16;
-    if !is_whole || block_bytes.is_multiple_of(CONSTANT_BYTES) {
+    let other = if block_bytes.is_multiple_of(CONSTANT_BYTES) {
+        None
+    } else if let Some(parts) = arrays_of_rounds(group.size_bytes, period_bytes, rounds) {
+        let team = team.clone();
+        Some(Placement::Parts { parts, team })
+    } else {
+        let tiles = columns(context, block_bytes, threads, rounds);
+        tiles.map(|tiles| Placement::Tiles {
+            tiles,
+            team: team.clone(),
+        })
+    };
+    let pieces = Placement::BlockCyclic {
+        block_bytes: whole_pages(block_bytes, group.size_bytes, context.page_bytes),
+        team,
+    };
+    let Some(other) = other else {
         return Some(pieces);
+    };
+    let shares = [&pieces, &other].map(|placement| by_owner(context, group, placement));
+    match shares {
+        [Some(by_pieces), Some(by_other)]
+            if by_other >= by_pieces - fitted_slack(group, [by_pieces, by_other]) =>
+        {
+            Some(other)
+        }
+        _ => Some(pieces),
+    }
+}
+
+/// As many arrays in one allocation as rounds of pieces fill an object, if these are few and whole: each array is in
+/// shares. With a larger input the arrays grow, and their number stays.
+fn arrays_of_rounds(size_bytes: u64, period_bytes: u64, rounds: u64) -> Option<Parts> {
+    let left_bytes = size_bytes.abs_diff(rounds.saturating_mul(period_bytes));
+    if !(2..=ARRAYS_MAX).contains(&rounds) || left_bytes > period_bytes / 16 {
+        return None;
     }
     let at = |round: u64| {
-        let offset = u128::from(group.size_bytes) * u128::from(round) / u128::from(rounds);
+        let offset = u128::from(size_bytes) * u128::from(round) / u128::from(rounds);
         u64::try_from(offset).unwrap_or(u64::MAX)
     };
     let parts = (0..rounds).map(|round| at(round)..at(round + 1)).collect();
-    let Some(parts) = Parts::new(parts, group.size_bytes) else {
-        return Some(pieces);
-    };
-    let arrays = Placement::Parts { parts, team: name };
-    let shares = [&pieces, &arrays].map(|placement| by_owner(context, group, placement));
-    match shares {
-        [Some(by_pieces), Some(by_arrays)] if by_arrays >= by_pieces - ARRAYS_SLACK => Some(arrays),
-        _ => Some(pieces),
+    Parts::new(parts, size_bytes)
+}
+
+/// Columns of an array whose rows have a constant size, if pieces have none: each row is in shares, so that another team
+/// has other pieces. A round is as long as a row by no more than the samples can tell: a page, over all rounds.
+fn columns(context: &Context, block_bytes: u64, threads: u64, rounds: u64) -> Option<Tiles> {
+    let period_bytes = block_bytes.checked_mul(threads)?;
+    let row_bytes = period_bytes.checked_add(CONSTANT_BYTES / 2)? / CONSTANT_BYTES * CONSTANT_BYTES;
+    let tolerance_bytes = context.page_bytes / rounds.max(1);
+    let is_row = row_bytes.abs_diff(period_bytes) <= tolerance_bytes;
+    let is_constant = block_bytes.is_multiple_of(context.page_bytes);
+    if !is_row || is_constant {
+        return None;
     }
+    Tiles::new(1, u32::try_from(threads).ok()?, row_bytes)
 }
 
 /// Share of a group's accesses that are by the thread to which a placement gives the page.

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | block | `block`: share k of T to thread k, for any number T of threads |
 //! | block over a part | `block` over the part, which grows with the object |
-//! | block-cyclic | `block-cyclic` with the block found, in whole pages; `block` over each of a few whole rounds |
+//! | block-cyclic | `block-cyclic` with the block found, in whole pages; `block` over each of a few whole rounds; `tiles` of one share of the rows where a round is a row of constant size and a piece is not |
 //! | one thread | `thread k` |
 //! | shared, read-only or not | `interleave` over all nodes |
 //! | each instance used by one thread | `thread k`, for runs of instances (`instances`) |

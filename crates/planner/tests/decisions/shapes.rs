@@ -131,3 +131,62 @@ fn two_patterns_in_turn_are_placed_by_the_one_with_more_accesses() {
         assert_eq!(only(&plan).placement.to_string(), expected);
     }
 }
+
+/// Two arrays in one allocation, in shares of 31 1/4 pages. Pieces of 31 pages were found, and by chance they explain a
+/// few more samples where two shares meet. If they explain clearly more, they are no arrays.
+#[test]
+fn arrays_need_not_explain_each_sample_that_fitted_pieces_do() {
+    let pieces = |page: u32| page / 31 % 8;
+    let arrays = |page: u32| (2 * (page % 250) + 1) * 8 / 500;
+    let differ: Vec<u32> = (0..500)
+        .filter(|&page| pieces(page) != arrays(page))
+        .collect();
+    for (of_pieces, expected) in [
+        (differ.len() / 2 + 4, "block:0-1000K,1000K-2000K/2000K"),
+        (differ.len(), "block-cyclic:124K"),
+    ] {
+        let owner = |page: u32| match differ[..of_pieces].contains(&page) {
+            true => pieces(page),
+            false => arrays(page),
+        };
+        let cells: Vec<_> = (0..500).map(|page| (page, owner(page), 1.0)).collect();
+        let pattern = Pattern::BlockCyclic {
+            team: 0,
+            block_bytes: 31 * PAGE,
+            period_bytes: 8 * 31 * PAGE,
+        };
+        let mut recording = Recording::new(8);
+        recording.object("build", 500, pattern, &cells);
+        let plan = recording.decide(Policy::Object, &opteron());
+        assert_eq!(only(&plan).placement.to_string(), expected);
+    }
+}
+
+/// Rows of 512 KiB, of which each of seven threads has a column. Eight threads have columns of 64 KiB, which may be
+/// pieces of constant size. Rows of 514 KiB are no constant of a program.
+#[test]
+fn pieces_of_rows_with_a_constant_size_are_columns() {
+    const KIB: u64 = 1 << 10;
+    for (threads, row_bytes, expected) in [
+        (7, 512 * KIB, "tiles:1x7/512K"),
+        (8, 512 * KIB, "block-cyclic:64K"),
+        (7, 514 * KIB, "block-cyclic:75190"),
+    ] {
+        let owner = |page: u32| {
+            let middle = u64::from(page) * PAGE + PAGE / 2;
+            (middle % row_bytes * u64::from(threads) / row_bytes) as u32
+        };
+        let pages = (20 * row_bytes / PAGE) as u32;
+        let cells: Vec<_> = (0..pages).map(|page| (page, owner(page), 1.0)).collect();
+        let block_bytes = row_bytes / u64::from(threads);
+        let pattern = Pattern::BlockCyclic {
+            team: 0,
+            block_bytes,
+            period_bytes: block_bytes * u64::from(threads),
+        };
+        let mut recording = Recording::new(threads);
+        recording.object("build", pages, pattern, &cells);
+        let plan = recording.decide(Policy::Object, &opteron());
+        assert_eq!(only(&plan).placement.to_string(), expected);
+    }
+}
