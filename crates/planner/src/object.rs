@@ -30,7 +30,7 @@ use nearpage_attribution::{ObjectGroup, Pattern, find_segments};
 use nearpage_plan::{Owner, Placement, REVERSED};
 
 use crate::affinity::Equation;
-use crate::blocks::{arrays, by_owner, cyclic, over_part, tiles, whole_pages};
+use crate::blocks::{arrays, by_owner, cyclic, over_part, tiles};
 use crate::context::Context;
 use crate::effect::share_near;
 use crate::parameters::Parameters;
@@ -139,18 +139,24 @@ fn in_rounds(
     team: usize,
     [block_bytes, period_bytes]: [u64; 2],
 ) -> Option<(Placement, String)> {
-    let whole = whole_pages(block_bytes, group.size_bytes, context.page_bytes);
     let placement = cyclic(context, group, team, block_bytes)?;
-    let rounded = if whole == block_bytes {
-        String::new()
-    } else {
-        format!(", {} in whole pages", nearpage_plan::print_size(whole))
+    let print = nearpage_plan::print_size;
+    let rounded = match &placement {
+        Placement::BlockCyclic {
+            block_bytes: whole, ..
+        } if *whole != block_bytes => {
+            format!(", {} in whole pages", print(*whole))
+        }
+        Placement::Tiles { tiles, .. } => {
+            format!(", columns of rows of {},", print(tiles.row_bytes()))
+        }
+        _ => String::new(),
     };
     let rule = format!(
         "blocks of {}{rounded} go round {} every {}",
-        nearpage_plan::print_size(block_bytes),
+        print(block_bytes),
         context.team_words(team),
-        nearpage_plan::print_size(period_bytes),
+        print(period_bytes),
     );
     Some(with_own_share(context, group, placement, rule))
 }
