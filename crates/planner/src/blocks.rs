@@ -51,12 +51,12 @@ pub(crate) fn over_part(
 const ARRAYS_MAX: u64 = 8;
 /// Blocks and rows of a multiple of this size are constants of the program; sizes of arrays are no such multiples.
 const CONSTANT_BYTES: u64 = 64 << 10;
-/// Share of the accesses by which another placement may explain less than the pieces that were found, in any case and
-/// by chance.
+/// Share of the samples by which another placement may explain less than the pieces that were found, in any case and by
+/// chance.
 const FITTED_SLACK: [f64; 2] = [0.01, 0.05];
 
-/// How much less of a group's accesses another placement may explain than pieces, whose size was fitted to the samples.
-/// The samples that either leaves unexplained are mostly on pages where two pieces meet, and chance says on which side:
+/// How much less of a group's samples another placement may explain than pieces, whose size was fitted to them. The
+/// samples that either leaves unexplained are mostly on pages where two pieces meet, and chance says on which side:
 /// two standard errors of the difference are allowed.
 fn fitted_slack(group: &ObjectGroup, explained: [f64; 2]) -> f64 {
     let unexplained: f64 = explained.iter().map(|share| 1.0 - share).sum();
@@ -96,8 +96,8 @@ pub(crate) fn cyclic(
     let Some(other) = other else {
         return Some(pieces);
     };
-    let shares = [&pieces, &other].map(|placement| by_owner(context, group, placement));
-    match shares {
+    let explained = [&pieces, &other].map(|placement| samples_by_owner(context, group, placement));
+    match explained {
         [Some(by_pieces), Some(by_other)]
             if by_other >= by_pieces - fitted_slack(group, [by_pieces, by_other]) =>
         {
@@ -105,6 +105,21 @@ pub(crate) fn cyclic(
         }
         _ => Some(pieces),
     }
+}
+
+/// Share of the samples that a pattern was fitted to that are of the thread to which a placement gives the page.
+fn samples_by_owner(context: &Context, group: &ObjectGroup, placement: &Placement) -> Option<f64> {
+    let unit = group.affinity.page_bytes;
+    let resolved = ResolvedPlacement::new(placement, context, group.size_bytes)?;
+    let (mut own, mut all) = (0.0, 0.0);
+    for cell in group.affinity.pattern_cells() {
+        let samples = f64::from(cell.samples);
+        all += samples;
+        if resolved.holder(u64::from(cell.page) * unit + unit / 2) == Holder::Thread(cell.thread) {
+            own += samples;
+        }
+    }
+    (all > 0.0).then(|| own / all)
 }
 
 /// As many arrays in one allocation as rounds of pieces fill an object, if these are few and whole: each array is in
