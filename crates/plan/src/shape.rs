@@ -140,16 +140,11 @@ impl Tiles {
         self.row_bytes
     }
 
-    /// The same tiles of rows of another length; none if it is 0.
-    pub fn with_rows_of(&self, row_bytes: u64) -> Option<Self> {
-        Self::new(self.rows, self.columns, row_bytes)
-    }
-
     /// Shares of the rows and tiles in a row for a team of this many threads; their product is `threads`.
     ///
     /// A team of another size than the grid's own gets a nearly square grid if the grid is nearly square, wide or high
     /// as the grid is. Otherwise the grid keeps its number of row shares or of columns, if that divides the number of
-    /// threads.
+    /// threads. So does a grid of one row share or one column: it divides columns or rows alone.
     pub fn grid(&self, threads: u32) -> [u32; 2] {
         let (rows, columns) = (self.rows, self.columns);
         if u64::from(rows) * u64::from(columns) == u64::from(threads) {
@@ -159,9 +154,10 @@ impl Tiles {
             true => [less, more],
             false => [more, less],
         };
-        let is_square = rows
-            .checked_mul(columns)
-            .is_some_and(|all| oriented(squarest(all)) == [rows, columns]);
+        let is_square = rows.min(columns) > 1
+            && rows
+                .checked_mul(columns)
+                .is_some_and(|all| oriented(squarest(all)) == [rows, columns]);
         match threads {
             0 => [0, 0],
             _ if is_square => oriented(squarest(threads)),
@@ -274,6 +270,9 @@ pub(crate) mod tests {
         assert_eq!(grid("4x2/64K", 6), [3, 2]);
         assert_eq!(grid("2x8/64K", 12), [2, 6]);
         assert_eq!(grid("2x4/64K", 7), [1, 7]);
+        // Columns stay columns, and rows rows.
+        assert_eq!(grid("1x7/64K", 16), [1, 16]);
+        assert_eq!(grid("3x1/64K", 4), [4, 1]);
     }
 
     #[test]

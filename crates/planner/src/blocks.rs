@@ -138,7 +138,7 @@ fn arrays_of_rounds(size_bytes: u64, period_bytes: u64, rounds: u64) -> Option<P
 }
 
 /// Columns of an array whose rows have a constant size, if pieces have none: each row is in shares, so that another team
-/// has other pieces. A round is as long as a row by no more than the samples can tell: a page, over all rounds.
+/// has other pieces. Tiles of a team whose size is a prime number look the same. A round is as long as a row by no more than the samples can tell: a page, over all rounds.
 fn columns(context: &Context, block_bytes: u64, threads: u64, rounds: u64) -> Option<Tiles> {
     let period_bytes = block_bytes.checked_mul(threads)?;
     let row_bytes = period_bytes.checked_add(CONSTANT_BYTES / 2)? / CONSTANT_BYTES * CONSTANT_BYTES;
