@@ -7,7 +7,7 @@ use std::path::Path;
 use nearpage_attribution::{Attribution, ObjectGroup, ObjectName, Operations};
 use nearpage_machine::{Machine, NodeId, ThreadPlacement};
 use nearpage_plan::Plan;
-use nearpage_planner::{Analysis, Planner};
+use nearpage_planner::Analysis;
 use nearpage_recording::{ObjectId, Recording};
 
 use super::placed::PlannedHomes;
@@ -147,12 +147,11 @@ pub fn judge(program: &Program, run: &Run, plan: &Path, setting: Setting) -> io:
     .map_err(io::Error::other)?;
     let sidecar = run.sidecar(setting.recording)?;
     let threads = &analysis.recording.tables.threads;
-    // As the plan has them: whether the main thread works beside a team follows from the samples as the planner weighs them.
-    let planner = Planner::of(&analysis, &machine, Some(layout));
-    let nodes = planner.thread_nodes();
+    // As the plan has them, which knows whether the main thread works beside a team. A short recording of another size may
+    // not.
     let node_of = |tid: &u32| {
         let found = threads.iter().position(|thread| thread.tid == *tid);
-        found.map_or(NodeId(0), |thread| nodes[thread])
+        found.map_or(NodeId(0), |thread| placed.thread_node(thread))
     };
     let judge = Judge {
         plan: &plan,

@@ -9,7 +9,7 @@ use nearpage_plan::{
     Compact, Error, ModuleName, PlacedPages, Plan, ProgramImage, SearchPaths, Target, translate,
 };
 use nearpage_planner::place_objects;
-use nearpage_recording::{Recording, Tables};
+use nearpage_recording::{Recording, Tables, Thread};
 
 /// A recorded object and its decision.
 struct PlacedObject {
@@ -26,6 +26,8 @@ pub struct PlannedHomes {
     /// Nodes over which unmatched memory is spread.
     unmatched_nodes: Vec<NodeId>,
     page_bytes: u64,
+    /// Nodes of the recorded threads as the plan lays them out.
+    thread_nodes: Vec<NodeId>,
 }
 
 /// CPUs of each team's threads on a machine.
@@ -86,7 +88,15 @@ impl PlannedHomes {
             build_id: &plan.program.build_id,
             file_name: &plan.program.executable,
         };
+        let cpus = teams(plan, tables, machine, layout);
+        let node_of = |thread: &Thread| {
+            let cpu = cpus.get(&thread.team)?.get(thread.team_index as usize)?;
+            machine.node_of(*cpu)
+        };
+        let thread_nodes = tables.threads.iter();
+        let thread_nodes = thread_nodes.map(|thread| node_of(thread).unwrap_or(NodeId(0)));
         let mut placed = Self {
+            thread_nodes: thread_nodes.collect(),
             objects: BTreeMap::new(),
             unmatched_nodes: compact
                 .unmatched_nodes(executable, None)
@@ -112,6 +122,11 @@ impl PlannedHomes {
             });
         }
         Ok(placed)
+    }
+
+    /// Node of a recorded thread as the plan lays it out.
+    pub fn thread_node(&self, thread: usize) -> NodeId {
+        self.thread_nodes[thread]
     }
 
     /// Adds an object in place of earlier objects at its addresses. The heap as a whole must come last: it fills the
