@@ -211,6 +211,11 @@ impl Rule<'_, '_> {
             size_bytes,
             ownership,
         } = *self;
+        let by_pieces = cyclic.map_or(0.0, |(_, fit)| fit.skill());
+        // One rule is enough, though too few pieces may show it: then segments tell more.
+        if by_pieces >= SINGLE_RULE_SKILL {
+            return None;
+        }
         let place = ObjectCells {
             cells: cut.cells,
             page_bytes: affinity.page_bytes,
@@ -223,11 +228,6 @@ impl Rule<'_, '_> {
         };
         let goes_round = |block: &f64| 2.0 * block * members <= size;
         let by_shares = ownership.fit(shares.block_bytes).skill();
-        let by_pieces = cyclic.map_or(0.0, |(_, fit)| fit.skill());
-        // One rule is enough, though too few pieces may show it: then segments tell more.
-        if by_pieces >= SINGLE_RULE_SKILL {
-            return None;
-        }
         let pieces =
             cyclic.filter(|(block, fit)| goes_round(block) && fit.skill() >= SKILL_IN_TURN);
         let after_pieces = pieces.and_then(|(block_bytes, _)| {

@@ -109,13 +109,12 @@ pub(crate) fn cyclic(
 
 /// Share of the samples that a pattern was fitted to that are of the thread to which a placement gives the page.
 fn samples_by_owner(context: &Context, group: &ObjectGroup, placement: &Placement) -> Option<f64> {
-    let unit = group.affinity.page_bytes;
-    let resolved = ResolvedPlacement::new(placement, context, group.size_bytes)?;
+    let owner = owners(context, group, placement)?;
     let (mut own, mut all) = (0.0, 0.0);
     for cell in group.affinity.pattern_cells() {
         let samples = f64::from(cell.samples);
         all += samples;
-        if resolved.holder(u64::from(cell.page) * unit + unit / 2) == Holder::Thread(cell.thread) {
+        if owner(cell.page) == Some(cell.thread) {
             own += samples;
         }
     }
@@ -138,7 +137,8 @@ fn arrays_of_rounds(size_bytes: u64, period_bytes: u64, rounds: u64) -> Option<P
 }
 
 /// Columns of an array whose rows have a constant size, if pieces have none: each row is in shares, so that another team
-/// has other pieces. Tiles of a team whose size is a prime number look the same. A round is as long as a row by no more than the samples can tell: a page, over all rounds.
+/// has other pieces. Tiles of a team whose size is a prime number look the same. A round is as long as a row by no more
+/// than the samples can tell: a page, over all rounds.
 fn columns(context: &Context, block_bytes: u64, threads: u64, rounds: u64) -> Option<Tiles> {
     let period_bytes = block_bytes.checked_mul(threads)?;
     let row_bytes = period_bytes.checked_add(CONSTANT_BYTES / 2)? / CONSTANT_BYTES * CONSTANT_BYTES;
@@ -157,14 +157,23 @@ pub(crate) fn by_owner(
     group: &ObjectGroup,
     placement: &Placement,
 ) -> Option<f64> {
+    share_near(context, group, true, owners(context, group, placement)?)
+}
+
+/// The thread to which a placement gives each page.
+fn owners<'a>(
+    context: &'a Context,
+    group: &ObjectGroup,
+    placement: &'a Placement,
+) -> Option<impl Fn(u32) -> Option<ThreadIndex> + 'a> {
     let unit = group.affinity.page_bytes;
     let resolved = ResolvedPlacement::new(placement, context, group.size_bytes)?;
-    share_near(context, group, true, |page| {
-        match resolved.holder(u64::from(page) * unit + unit / 2) {
+    Some(
+        move |page: u32| match resolved.holder(u64::from(page) * unit + unit / 2) {
             Holder::Thread(thread) => Some(thread),
             Holder::Node(_) | Holder::Spread(_) | Holder::Everywhere => None,
-        }
-    })
+        },
+    )
 }
 
 /// Shares of an object, or of several arrays in one allocation. The segments' users have to be the threads of a team in

@@ -58,14 +58,12 @@ fn teams(
 
 fn compact(
     plan: &Plan,
-    recording: &Recording,
     machine: &Machine,
-    layout: ThreadPlacement,
+    teams: HashMap<String, Vec<CpuId>>,
+    threads: Vec<CpuId>,
     program: &OsStr,
 ) -> Result<Compact, Error> {
-    let tables = &recording.tables;
-    let threads = thread_cpus(machine, tables.threads.len(), layout, None);
-    let target = Target::of_recorded(machine, teams(plan, tables, machine, layout), threads);
+    let target = Target::of_recorded(machine, teams, threads);
     let image = ProgramImage::load(program, &SearchPaths::from_environment())?;
     translate(std::slice::from_ref(plan), &[], &target, &[image])
 }
@@ -82,21 +80,23 @@ impl PlannedHomes {
         layout: ThreadPlacement,
         program: &OsStr,
     ) -> Result<Self, Error> {
-        let compact = compact(plan, recording, machine, layout, program)?;
         let tables = &recording.tables;
-        let executable = ModuleName {
-            build_id: &plan.program.build_id,
-            file_name: &plan.program.executable,
-        };
-        let cpus = teams(plan, tables, machine, layout);
+        let teams = teams(plan, tables, machine, layout);
         let node_of = |thread: &Thread| {
-            let cpu = cpus.get(&thread.team)?.get(thread.team_index as usize)?;
+            let cpu = teams.get(&thread.team)?.get(thread.team_index as usize)?;
             machine.node_of(*cpu)
         };
         let thread_nodes = tables.threads.iter();
         let thread_nodes = thread_nodes.map(|thread| node_of(thread).unwrap_or(NodeId(0)));
+        let thread_nodes = thread_nodes.collect();
+        let threads = thread_cpus(machine, tables.threads.len(), layout, None);
+        let compact = compact(plan, machine, teams, threads, program)?;
+        let executable = ModuleName {
+            build_id: &plan.program.build_id,
+            file_name: &plan.program.executable,
+        };
         let mut placed = Self {
-            thread_nodes: thread_nodes.collect(),
+            thread_nodes,
             objects: BTreeMap::new(),
             unmatched_nodes: compact
                 .unmatched_nodes(executable, None)

@@ -37,19 +37,19 @@ pub(super) fn resized(
     let [decision] = choice.decisions.as_slice() else {
         return None;
     };
-    let (times, parts) = match decision.subject {
+    let (times, by) = match decision.subject {
         Subject::CallSite { .. } => LARGER,
         _ => (LARGER.1, LARGER.0),
     };
     let placement = match &decision.placement {
-        Placement::Runs(runs) => Placement::Runs(scaled(runs, times, parts)?),
-        Placement::Parts { parts: of, team } => Placement::Parts {
-            parts: of.farther(times, parts)?,
+        Placement::Runs(runs) => Placement::Runs(scaled(runs, times, by)?),
+        Placement::Parts { parts, team } => Placement::Parts {
+            parts: parts.farther(times, by)?,
             team: team.clone(),
         },
         // The shares of a heap that has grown are as long as before.
         Placement::Block { team } if decision.subject.is_brk_heap() => {
-            Placement::Runs(scaled(&shares(context, group, team)?, LARGER.1, LARGER.0)?)
+            Placement::Runs(scaled(&shares(context, group, team)?, times, by)?)
         }
         Placement::BlockCyclic { block_bytes, team } => {
             let pages = block_bytes * LARGER.1 / LARGER.0 / context.page_bytes;

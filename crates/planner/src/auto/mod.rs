@@ -22,8 +22,8 @@
 //! though their times differ.
 //!
 //! Another input has another size, and a plan is judged for that size, too (`inputs`). A placement that has a size of
-//! its own (page runs, parts, block-cyclic) is passed over if it could cost too much: more than a share of its saving, should
-//! the object's pattern not grow as the placement does. It is compared with leaving the object alone and, for the heap,
+//! its own (page runs, parts, block-cyclic) is passed over if it could cost too much: more than a share of its saving,
+//! should the object's pattern not grow as the placement does. It is compared with leaving the object alone and, for the heap,
 //! with each placement without a size. A plan as a whole must not cost anything with another size. It also has to save
 //! more than a share of what it makes slower, as the difference of two large sums is the first to change with the
 //! input. Even interleaving is exempt: it has no size, and relieves queues.
