@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| nearpage_runner::fuzz::remembered(bytes));
+fuzz_target!(|bytes: &[u8]| nearpage_runner::fuzz::measured_costs(bytes));

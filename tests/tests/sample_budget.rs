@@ -125,3 +125,26 @@ fn a_given_rate_stays() {
     assert_eq!(said["rates"], serde_json::json!([]), "{said:#}");
     assert_eq!(said["sampling_ns"], Value::Null, "{said:#}");
 }
+
+/// `live` took a tenth of a second to start, every time.
+#[test]
+fn live_and_record_share_three_measurements_of_what_a_sample_costs() {
+    let case = Case::new("measured-costs");
+    let measurements = |arguments: &[&str]| -> u64 {
+        let mut command = case.command(nearpage_path());
+        command
+            .args(arguments)
+            .env("XDG_CACHE_HOME", case.path("cache"));
+        case.run(command).success();
+        let file = case.read("cache/nearpage/samples.json");
+        let known: Value = serde_json::from_str(&file).expect("JSON");
+        known["machines"][0]["measurements"]
+            .as_u64()
+            .expect("a number")
+    };
+    let live = ["live", "--dry-run", "--", "true"];
+    assert_eq!(measurements(&live), 1);
+    assert_eq!(measurements(&["record", "-o", "r", "--", "true"]), 2);
+    assert_eq!(measurements(&live), 3);
+    assert_eq!(measurements(&live), 3);
+}

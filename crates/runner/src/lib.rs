@@ -25,11 +25,12 @@ mod error;
 pub mod fuzz {
     //! For `fuzz/`.
 
-    pub use crate::observe::remembered::fuzz as remembered;
+    pub use crate::measured_costs::fuzz as measured_costs;
 }
 mod lab;
 mod launcher;
 mod libraries;
+mod measured_costs;
 mod messages;
 mod observe;
 mod online_migration;

@@ -18,12 +18,13 @@ use nearpage_live::{
 };
 use nearpage_machine::{CpuId, Machine};
 use nearpage_recording::Source;
-use nearpage_sampler::{Frequencies, Options, Sampler, State, Target, calibrate};
+use nearpage_sampler::{Frequencies, Options, RequestedSource, Sampler, State, Target};
 
 use crate::Reporter;
 use crate::environment::Environment;
 use crate::error::{Error, check_command};
 use crate::launcher::own_host;
+use crate::measured_costs;
 
 use collector::{Collector, PostCounts};
 use profiles::Profiles;
@@ -124,7 +125,7 @@ impl OnlineMigrationOptions {
         sampling.pmu.min_latency_cycles = self
             .min_latency_cycles
             .or_else(|| self.policy.min_latency_cycles());
-        sampling.calibration = calibrate().ok();
+        sampling.calibration = measured_costs::calibration(RequestedSource::Auto).ok();
         let cost_ns = || sampling.calibration?.sample_cost_ns;
         sampling.rate_hz = self
             .rate_hz

@@ -5,7 +5,6 @@ mod compared;
 mod log_sink;
 mod metadata;
 mod program;
-pub(crate) mod remembered;
 mod warnings;
 
 use std::path::{Path, PathBuf};
@@ -32,6 +31,7 @@ use crate::command::command_status;
 use crate::environment::{Environment, SmallAllocations, allocation_log};
 use crate::error::{Error, IoContext};
 use crate::libraries::PreloadLibrary;
+use crate::measured_costs;
 use crate::messages;
 use crate::output::OutputFolder;
 
@@ -201,7 +201,7 @@ fn sampling_options(
         None => Ok(()),
         Some(reason) => Err(nearpage_sampler::NoPreload(reason.clone())),
     };
-    let calibration = remembered::calibration(options.source);
+    let calibration = measured_costs::calibration(options.source);
     sampling.calibration = calibration.as_ref().ok().copied();
     sampling.rate_hz = options.rate_hz.or(sampling
         .calibration

@@ -1,6 +1,5 @@
-//! The cost of a sample on this machine, kept for later recordings. A measurement takes a tenth of a second, and a busy
-//! machine makes samples look more expensive than they are. So the first few recordings measure, and the lowest cost
-//! counts.
+//! The cost of a sample on this machine, kept for later runs. A measurement takes a tenth of a second, and a busy machine
+//! makes samples look more expensive than they are. So the first few runs measure, and the lowest cost counts.
 //!
 //! The file is `$XDG_CACHE_HOME/nearpage/samples.json` (`~/.cache/nearpage`). Kernel, processors and boot time identify a
 //! machine, as the kernel's parameters change the cost of an interrupt. Entries that cannot be read or are not
@@ -21,12 +20,12 @@ const VERSION: u32 = 1;
 const BYTES_MAX: u64 = 64 << 10;
 /// Limit of the machines that share a home directory.
 const MACHINES_MAX: usize = 64;
-/// Number of recordings that measure.
+/// Number of runs that measure.
 const MEASUREMENTS: u32 = 3;
 const DAYS_MAX: u64 = 30;
 
 /// Cost and skid of samples on this machine, from the file or a measurement.
-pub(super) fn calibration(source: RequestedSource) -> Result<Calibration, Error> {
+pub(crate) fn calibration(source: RequestedSource) -> Result<Calibration, Error> {
     let measure = || calibrate_for(source);
     // Without the clock source, the signal source is measured.
     let by_signals = source == RequestedSource::Signal || !clock_opens();
@@ -64,7 +63,7 @@ fn remembered(
         known.machines.push(one);
         let surplus = known.machines.len().saturating_sub(MACHINES_MAX);
         known.machines.drain(..surplus);
-        // If the file cannot be written, the next recording measures again.
+        // If the file cannot be written, the next run measures again.
         let _ = known.write(file);
     }
     Ok(newest)
