@@ -162,12 +162,15 @@ impl Rule<'_, '_> {
     fn pieces(&self, team: usize, block: f64) -> Pattern {
         let block_bytes = block.round() as u64;
         let period_bytes = block_bytes.saturating_mul(self.ownership.team() as u64);
-        match period_bytes >= self.size_bytes {
-            // Each thread has one piece.
+        let pages = self.cut.cells.iter().map(|cell| u64::from(cell.page) + 1);
+        let used_bytes = pages.max().unwrap_or(0) * self.affinity.page_bytes;
+        let round_bytes = period_bytes.min(self.size_bytes);
+        match used_bytes <= round_bytes.saturating_add(self.affinity.page_bytes) {
+            // Each thread has one piece: no sample is in a second round.
             true => Pattern::PartialBlock {
                 team,
                 block_bytes,
-                part_bytes: 0..self.size_bytes,
+                part_bytes: 0..round_bytes,
             },
             false => Pattern::BlockCyclic {
                 team,

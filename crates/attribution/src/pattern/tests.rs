@@ -134,6 +134,27 @@ fn an_array_of_the_greatest_size_of_which_a_part_is_used() {
     );
 }
 
+/// Few samples for each of many threads: segments miss some threads, and a round of pieces fits.
+#[test]
+fn pieces_of_which_no_second_round_is_used_are_shares_of_a_part() {
+    let (size, used) = (44 * MIB, 19 * MIB);
+    for seed in 0..20 {
+        let affinity = sample(used, 100, &mut Random(seed), |offset, _| {
+            (16 * offset / used) as u32
+        });
+        let pages = (size / PAGE) as u32;
+        let found = find_pattern(&Affinity { pages, ..affinity }, size, &team(16));
+        let Pattern::PartialBlock { part_bytes, .. } = &found else {
+            panic!("seed {seed}: {found:?}");
+        };
+        assert!(part_bytes.start == 0, "seed {seed}: {found:?}");
+        assert!(
+            part_bytes.end.abs_diff(used) < MIB,
+            "seed {seed}: {found:?}"
+        );
+    }
+}
+
 #[test]
 fn parts_of_unequal_size_are_segments() {
     let ends = [3 * MIB, 4 * MIB, 13 * MIB, 20 * MIB];
