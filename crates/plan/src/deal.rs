@@ -17,6 +17,10 @@ use crate::{Error, Owner, PageRun, Placement, Target, Team, threads_of};
 /// Most shares of the block pattern that a scaled list of page runs becomes.
 const SHARES_MAX: u64 = 1 << 16;
 
+/// Most bytes by which an array may differ from whole rows. With a page, one in four arrays of any size would pass for
+/// whole rounds of two threads' blocks of 16 KiB.
+const PADDING_BYTES_MAX: u64 = 64;
+
 /// Deals the parts of one decision's objects to nodes.
 pub(crate) struct Dealer<'a> {
     pub target: &'a Target<'a>,
@@ -196,8 +200,8 @@ impl Dealer<'_> {
         Ok(threads_of(teams, &name).unwrap_or(0))
     }
 
-    /// Bytes of one piece for a number of threads. The period stays if the object consists of whole periods, as the
-    /// rows of an array do; otherwise the block stays, as a constant of the program.
+    /// Bytes of one piece for a number of threads. The period stays if the object consists of whole periods, but for a
+    /// cache line of padding, as the rows of an array do; otherwise the block stays, as a constant of the program.
     fn block_bytes(
         &self,
         block_bytes: u64,
@@ -212,7 +216,7 @@ impl Dealer<'_> {
         let page_bytes = u64::from(self.target.page_bytes).max(1);
         let period_bytes = block_bytes.saturating_mul(recorded).max(1);
         let left_bytes = size_bytes % period_bytes;
-        if left_bytes >= page_bytes && period_bytes - left_bytes >= page_bytes {
+        if left_bytes.min(period_bytes - left_bytes) > PADDING_BYTES_MAX {
             return Ok(block_bytes);
         }
         Ok((period_bytes / threads.max(1)).max(page_bytes))

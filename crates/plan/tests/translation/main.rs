@@ -545,6 +545,24 @@ fn every_pattern_is_placed_on_nodes() {
     );
 }
 
+/// The size was three lines from whole rounds, which was taken for rows of the array.
+#[test]
+fn pieces_keep_their_size_if_the_object_is_not_of_whole_rounds() {
+    let compiled = Compiled::new();
+    let image = compiled.image("prog", &[]);
+    let addresses = compiled.printed_addresses("prog");
+    for (size, expected) in [
+        (8 * PAGE, [0, 0, 1, 1, 2, 2, 3, 3]),
+        (8 * PAGE - 192, [0, 0, 0, 0, 1, 1, 1, 1]),
+    ] {
+        // Made with 4 threads, run with 8.
+        let site = call_site(&image, addresses["first"], 38, size);
+        let plan = plan_for(&image, vec![(site, "block-cyclic:8K")]);
+        let verdict = of_call_site(&plan, &image, addresses["first"], (8 * PAGE, 8));
+        assert_eq!(nodes(&verdict), expected, "{size} bytes");
+    }
+}
+
 #[test]
 fn page_runs_go_round_a_team_of_another_size_in_proportion() {
     let compiled = Compiled::new();
