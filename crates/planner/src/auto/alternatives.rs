@@ -344,16 +344,22 @@ impl<'a> Alternatives<'a> {
 
     /// The plan of a selection; `worth` gives the share of the time that the decision about an object saves, if known.
     /// If unmatched memory is placed, decisions keep the other objects at first touch; if the heap is placed, the other
-    /// objects on it.
+    /// objects on it. If anything is placed, so is what is near its worker by chance.
     pub fn plan(&self, selection: &Selection, worth: impl Fn(usize) -> Option<f64>) -> Plan {
         let mut decisions = Vec::new();
         let is_placed = |object: usize| selection.choice(object) != 0;
         let unmatched_is_placed = self.unmatched.is_some_and(is_placed);
         let heap_is_placed = self.heap.is_some_and(is_placed);
         let is_kept_apart = |is_of_heap: bool| unmatched_is_placed || heap_is_placed && is_of_heap;
+        let places_some = *selection != self.nothing();
         for (number, object) in self.objects.iter().enumerate() {
-            if is_kept_apart(object.is_of_heap) && selection.choice(number) == 0 {
-                decisions.extend(object.apart.clone());
+            if selection.choice(number) == 0 {
+                let near_worker = object.near_worker.as_deref().filter(|_| places_some);
+                let apart = object
+                    .apart
+                    .as_ref()
+                    .filter(|_| is_kept_apart(object.is_of_heap));
+                decisions.extend(near_worker.or(apart).cloned());
             }
             for decision in self.decisions(number, selection.choice(number)) {
                 let mut decision = decision.clone();

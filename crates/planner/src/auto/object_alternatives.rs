@@ -1,7 +1,7 @@
 //! Objects of a recording that are worth deciding about, with their choices.
 
-use nearpage_attribution::ObjectGroup;
-use nearpage_plan::{Decision, Start, Subject};
+use nearpage_attribution::{ObjectGroup, Pattern};
+use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
 use nearpage_recording::ObjectKind;
 
 use super::choice::{
@@ -11,7 +11,7 @@ use super::choice::{
 use super::preference::{Preference, leave_out_chance, preferred};
 use super::{inputs, unmatched};
 use crate::context::Context;
-use crate::group::first_touched;
+use crate::group::{decided, first_touched};
 use crate::parameters::Parameters;
 
 /// An object of the recording with its choices, or unmatched memory.
@@ -31,6 +31,9 @@ pub(crate) struct Object {
     /// Decision that leaves it to first touch if unmatched memory or the heap around it is placed, of which it would be
     /// a part otherwise.
     pub apart: Option<Decision>,
+    /// Decision for a plan that leaves it alone: it is near the thread that works on it alone, but only because that
+    /// thread happens to run on the node of the thread that touches it first.
+    pub near_worker: Option<Box<Decision>>,
     /// True if it is on the heap.
     pub is_of_heap: bool,
 }
@@ -90,6 +93,7 @@ impl ObjectAlternatives {
                 choices.truncate(1);
             }
         }
+        let near_worker = near_worker(context, group, &subject, parameters).map(Box::new);
         let apart = (!is_code).then(|| first_touched(context, group, subject, parameters));
         let is_of_heap = group.kind == ObjectKind::Heap;
         if choices.len() == 1 {
@@ -122,9 +126,55 @@ impl ObjectAlternatives {
             preference,
             choices,
             apart,
+            near_worker,
             is_of_heap,
         })
     }
+}
+
+/// A group that one thread works on alone, by itself or in turn with all others, near that thread; none if that thread
+/// touches its pages first, or if first touch puts them on another node. On a machine with other nodes, or with another
+/// number of threads, the thread that touches them may be on another node.
+fn near_worker(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: &Subject,
+    parameters: &Parameters,
+) -> Option<Decision> {
+    let alone = |pattern: &Pattern| match *pattern {
+        Pattern::Private { thread } => Some(thread),
+        _ => None,
+    };
+    let worker = match &group.pattern {
+        Pattern::InTurn(patterns) => patterns.iter().find_map(alone),
+        pattern => alone(pattern),
+    }?;
+    let (owner, node) = (context.owner(worker)?, context.node_position(worker)?);
+    let touches = context.first_touches(group);
+    let (mut all, mut on_its_node, mut by_itself) = (0.0, 0.0, 0.0);
+    for cell in &group.affinity.cells {
+        let toucher = touches.toucher(cell.page);
+        let is_on_its_node =
+            toucher.and_then(|toucher| context.node_position(toucher)) == Some(node);
+        let is_by_itself =
+            toucher.and_then(|toucher| context.owner(toucher)).as_ref() == Some(&owner);
+        all += cell.accesses();
+        on_its_node += if is_on_its_node { cell.accesses() } else { 0.0 };
+        by_itself += if is_by_itself { cell.accesses() } else { 0.0 };
+    }
+    let least = parameters.first_touch_local_min;
+    if all == 0.0 || on_its_node < least * all || by_itself > (1.0 - least) * all {
+        return None;
+    }
+    let Owner::Thread { team, index } = &owner else {
+        return None;
+    };
+    let rule = format!(
+        "thread {index} of {team} works on it alone; first touch puts it there only because the thread that fills it is \
+         on the same node"
+    );
+    let placement = Placement::Whole(owner);
+    Some(decided(context, group, subject.clone(), placement, &rule))
 }
 
 /// Least share of the cost for which samples decide about the heap that `brk` extends, a free parameter. Of 77 plans for
@@ -250,6 +300,7 @@ pub(super) fn unmatched_memory(
         preference: None,
         choices,
         apart: None,
+        near_worker: None,
         is_of_heap: false,
         groups: positions,
     })
