@@ -140,7 +140,7 @@ mod tests {
         };
         let is_quicker = unseen.contains("quicker with");
         assert!(
-            !is_quicker || percent(unseen) < percent(seen) / 2.0,
+            !is_quicker || percent(unseen) < 0.6 * percent(seen),
             "{note}"
         );
     }

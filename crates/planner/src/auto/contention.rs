@@ -47,6 +47,14 @@ impl Demand {
             }
         }
     }
+
+    /// Scales each thread's accesses after initialisation.
+    pub fn scale_use(&mut self, factors: &[f64]) {
+        for (thread, (_, counts)) in &mut self.threads[Part::Use as usize] {
+            let factor = factors.get(thread.0 as usize).copied().unwrap_or(1.0);
+            counts.iter_mut().for_each(|count| *count *= factor);
+        }
+    }
 }
 
 impl Count for Demand {

@@ -60,6 +60,7 @@
 mod alternatives;
 mod choice;
 mod contention;
+mod equal_work;
 mod inputs;
 mod judged;
 mod margins;

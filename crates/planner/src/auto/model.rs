@@ -3,7 +3,8 @@
 //! A recording of samples does not say how often threads wait for each other. The predicted time is that of the slowest
 //! thread, which counts whenever the same thread is the slowest of most steps. With many barriers, each after another
 //! thread's longest step, the mean of all threads' times counts, too. So decisions take the effect of a plan half-way
-//! between its effects on these two, and the time is longer by the greater loss of the two.
+//! between its effects on these two, and the time is longer by the greater loss of the two. Threads whose samples differ
+//! no more than by chance do the same work ([`equal_work`]).
 
 use std::convert::Infallible;
 
@@ -14,6 +15,7 @@ use nearpage_recording::ThreadIndex;
 
 use super::alternatives::{Alternatives, Selection};
 use super::contention::{Contention, Demand, Pace, Time};
+use super::equal_work;
 use super::unmatched::may_be_unmatched;
 use super::{Judge, Margins, Times};
 use crate::context::{Context, Input};
@@ -40,6 +42,8 @@ pub struct Model<'a> {
     contention: Contention,
     /// Computation by thread.
     paces: Vec<Pace>,
+    /// By thread: factor of its work ([`equal_work`]).
+    factors: Vec<f64>,
     /// Computation of the main thread while it runs alone.
     alone_ns: f64,
     /// Demand of the groups that the alternatives do not cover.
@@ -69,9 +73,15 @@ impl<'a> Model<'a> {
         if input.attribution.objects.iter().any(by_time) {
             contention = contention.without_overlap();
         }
-        let (paces, alone_ns) = paces(input, contention.latency_ns());
+        let (computed, each_ns) = computed(input);
+        let factors = equal_work::factors(input, &computed, each_ns);
+        let compute_ns = computed.iter().zip(&factors);
+        let compute_ns = compute_ns.map(|(samples, factor)| samples * each_ns * factor);
+        let compute_ns: Vec<f64> = compute_ns.collect();
+        let (paces, alone_ns) = paces(input, contention.latency_ns(), (&compute_ns, &factors));
         Some(Self {
             paces,
+            factors,
             alone_ns,
             contention,
             context: Context::new(input),
@@ -101,6 +111,7 @@ impl<'a> Model<'a> {
         if let Some((_, found)) = found {
             let misses = misses_an_access(self.contention.latency_ns(), group);
             demand.add_scaled(&found, misses);
+            demand.scale_use(&self.factors);
         }
         let any = |of: &dyn Fn(&Decision) -> bool| decisions.iter().any(|&decision| of(decision));
         let of_unmatched = any(&|decision| decision.subject == Subject::Unmatched);
@@ -284,30 +295,40 @@ fn ratios(first_touch: &Time, time: &Time) -> [f64; 2] {
     ]
 }
 
-/// Computation of threads, by [`ThreadIndex`], and the time in which the main thread computed while it ran alone. A
-/// sample without an access stands for as much time as one with an access. If the main thread computes more than each
-/// other thread, it computes the difference alone: before, between and after parallel parts.
-fn paces(input: &Input, latency_ns: &[Vec<f64>]) -> (Vec<Pace>, f64) {
-    let objects = &input.attribution.objects;
-    let cost_ns: f64 = objects.iter().map(ObjectGroup::cost_ns).sum();
-    let threads = &input.tables.threads;
-    let accesses: u64 = threads.iter().map(|thread| thread.counts.accesses).sum();
-    let cached = &input.tables.cached_samples;
-    let misses = accesses.saturating_sub(cached.iter().sum());
-    let each_ns = cost_ns / misses.max(1) as f64;
-    let mut compute_ns = vec![0.0; threads.len()];
+/// Samples of computation by [`ThreadIndex`], and the time that each stands for: as much as one with an access. What a
+/// cache serves takes time, too, wherever its page is.
+fn computed(input: &Input) -> (Vec<f64>, f64) {
+    let (threads, cached) = (&input.tables.threads, &input.tables.cached_samples);
+    let mut computed = vec![0.0; threads.len()];
     for (at, (thread, first)) in threads.iter().zip(counted_as(threads)).enumerate() {
-        // What a cache serves takes time, too, wherever its page is.
         let cached = cached.get(at).copied().unwrap_or(0);
         let samples = thread.counts.compute + thread.counts.undecoded + cached;
-        compute_ns[first.0 as usize] += samples as f64 * each_ns;
+        computed[first.0 as usize] += samples as f64;
     }
+    let objects = input.attribution.objects.iter();
+    let cost_ns: f64 = objects.map(ObjectGroup::cost_ns).sum();
+    let accesses: u64 = threads.iter().map(|thread| thread.counts.accesses).sum();
+    let misses = accesses.saturating_sub(cached.iter().sum());
+    (computed, cost_ns / misses.max(1) as f64)
+}
+
+/// Computation of threads, by [`ThreadIndex`], and the time in which the main thread computed while it ran alone. If the
+/// main thread computes more than each other thread, it computes the difference alone: before, between and after
+/// parallel parts.
+fn paces(
+    input: &Input,
+    latency_ns: &[Vec<f64>],
+    (compute_ns, factors): (&[f64], &[f64]),
+) -> (Vec<Pace>, f64) {
+    let objects = &input.attribution.objects;
+    let threads = &input.tables.threads;
     let mut misses = vec![0.0; threads.len()];
     for group in objects {
         let each = misses_an_access(latency_ns, group);
         for (thread, loads, stores, _) in &group.threads {
-            if let Some(own) = misses.get_mut(thread.0 as usize) {
-                *own += each * (loads + stores);
+            let own = thread.0 as usize;
+            if let (Some(misses), Some(factor)) = (misses.get_mut(own), factors.get(own)) {
+                *misses += factor * each * (loads + stores);
             }
         }
     }

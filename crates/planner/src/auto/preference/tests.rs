@@ -1,6 +1,6 @@
 use nearpage_attribution::{Attribution, Cell, ObjectGroup, ObjectName, Pattern};
 use nearpage_machine::preset;
-use nearpage_plan::Placement;
+use nearpage_plan::{Decision, Owner, Placement};
 use nearpage_recording::ThreadIndex;
 
 use crate::making::Samples;
@@ -18,13 +18,22 @@ fn decided_of(
     cpus: &[u32],
     change: impl FnOnce(&mut Attribution),
 ) -> Option<Placement> {
+    let decisions = all_decided_of(machine, cpus, change);
+    decisions.first().map(|decision| decision.placement.clone())
+}
+
+/// As [`decided_of`], all decisions.
+fn all_decided_of(
+    machine: &str,
+    cpus: &[u32],
+    change: impl FnOnce(&mut Attribution),
+) -> Vec<Decision> {
     let (mut analysis, _folder) = Samples::of(machine, cpus).analysed().into_parts();
     change(&mut analysis.attribution);
     let machine = preset(machine).unwrap();
     let planner = Planner::of(&analysis, &machine, None);
-    let plans = planner.plans(Policy::Auto, &Parameters::default()).unwrap();
-    let decisions = &plans[0].decisions;
-    decisions.first().map(|decision| decision.placement.clone())
+    let mut plans = planner.plans(Policy::Auto, &Parameters::default()).unwrap();
+    plans.remove(0).decisions
 }
 
 fn is_block(placement: Option<&Placement>) -> bool {
@@ -120,6 +129,29 @@ fn objects_that_all_threads_read_are_spread_if_on_one_node() {
         matches!(placed, Some(Placement::Interleave { .. })),
         "{placed:?}"
     );
+}
+
+#[test]
+fn a_thread_with_more_samples_by_chance_does_not_change_the_predicted_time() {
+    let change = |by_main: f32, samples_a_cell: f32| {
+        let analysed = Samples::of("amd48", &[0, 6, 12, 18]).analysed();
+        let (mut analysis, _folder) = analysed.into_parts();
+        read_by_all(&mut analysis.attribution, by_main);
+        for cell in &mut grid(&mut analysis.attribution).affinity.cells {
+            (cell.samples, cell.cost_ns) = (samples_a_cell, 100.0 * cell.loads);
+        }
+        let machine = preset("amd48").unwrap();
+        let planner = Planner::of(&analysis, &machine, None);
+        let decided = planner.decide(&[Policy::Interleave], &Parameters::default());
+        let time = decided.unwrap().remove(0).time.unwrap();
+        time.planned_ns / time.first_touch_ns - 1.0
+    };
+    // Of 25 samples a fifth more is chance, of 25,000 it is not. A thread has 64 cells.
+    let [few, many] = [25.0 / 64.0, 25_000.0 / 64.0];
+    let alike = change(1.0, few);
+    let [by_chance, more] = [few, many].map(|samples| change(1.2, samples));
+    assert!((by_chance - alike).abs() < 1e-3, "{by_chance} {alike}");
+    assert!((more - alike).abs() > 1e-2, "{more} {alike}");
 }
 
 #[test]
@@ -269,4 +301,41 @@ fn what_the_main_thread_does_alone_may_outweigh_the_blocks_that_threads_filled()
     let placed = with_alone(1.0);
     assert!(matches!(placed, Some(Placement::Whole(_))), "{placed:?}");
     assert_eq!(with_alone(0.05), None);
+}
+
+/// Under first touch the array is near its thread only because the main thread, which filled it, has the same node.
+#[test]
+fn what_one_thread_uses_alone_is_placed_near_it_though_another_thread_of_its_node_filled_it() {
+    // Beside the grid, an array that `worker` uses alone. Threads 0 and 1 are on the same node.
+    let of = |worker: usize, has_grid: bool| {
+        let decisions = all_decided_of("carrefour-a", &[0, 1, 4, 8], |attribution| {
+            let mut private = grid(attribution).clone();
+            let worker = private.threads[worker].0;
+            // Another size is another object.
+            private.size_bytes += private.affinity.page_bytes;
+            private.threads.retain(|thread| thread.0 == worker);
+            private.pattern = Pattern::Private { thread: worker };
+            private
+                .affinity
+                .cells
+                .iter_mut()
+                .for_each(|cell| cell.thread = worker);
+            if !has_grid {
+                attribution.objects.clear();
+            }
+            attribution.objects.push(private);
+        });
+        let placements = decisions.into_iter().map(|one| one.placement);
+        placements
+            .filter(|one| !is_block(Some(one)))
+            .collect::<Vec<_>>()
+    };
+    let near = |index: u32| {
+        let team = "openmp".to_owned();
+        Placement::Whole(Owner::Thread { team, index })
+    };
+    assert_eq!(of(1, true), [near(1)]);
+    // Its own thread filled it, or nothing else is to be placed.
+    assert_eq!(of(0, true), []);
+    assert_eq!(of(1, false), []);
 }
