@@ -90,6 +90,9 @@ pub struct Matrix {
     /// Print the table of what has been run, and run nothing
     #[arg(long)]
     pub no_run: bool,
+    /// Kernel to boot, as `lab --kernel` takes it [default: FILE's `kernel`, else that of `lab`]
+    #[arg(long, value_name = "VMLINUZ")]
+    pub kernel: Option<PathBuf>,
     /// Begin no further run after this time, by this host's clock
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
     pub stop_after: Option<f64>,

@@ -21,6 +21,9 @@
 //! is quicker by more than the uncertainty of sampled times. So two recordings of one program give the same plan,
 //! though their times differ.
 //!
+//! An object that is near the thread that works on it alone only because the thread that fills it has the same node is
+//! placed near its thread, if the plan places anything: it costs nothing, and holds for teams of other sizes, too.
+//!
 //! Another input has another size, and a plan is judged for that size, too (`inputs`). A placement that has a size of
 //! its own (page runs, parts, block-cyclic) is passed over if it could cost too much: more than a share of its saving,
 //! should the object's pattern not grow as the placement does. It is compared with leaving the object alone and, for the heap,

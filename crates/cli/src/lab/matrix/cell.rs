@@ -34,6 +34,9 @@ pub struct Spec {
     pub cpus: Option<u32>,
     /// Memory of each node.
     pub memory_mib: u32,
+    /// Kernel to boot; none: the newest in /boot. Files of before this key have none.
+    #[serde(default)]
+    pub kernel: Option<PathBuf>,
     /// Word in the output after which the seconds stand.
     pub seconds_after: Option<String>,
 }
@@ -95,7 +98,7 @@ impl Spec {
             machine: self.modelled.clone(),
             cpus: self.cpus,
             memory_mib: self.memory_mib,
-            kernel: None,
+            kernel: self.kernel.clone(),
             share: None,
             modelled_from: ModelledFrom::Command,
             warm_up_instructions: 0,
@@ -177,6 +180,7 @@ mod tests {
             modelled: "carrefour-a".to_owned(),
             cpus: Some(4),
             memory_mib: 512,
+            kernel: None,
             seconds_after: None,
         }
     }

@@ -1,5 +1,7 @@
 //! The file of `nearpage lab matrix`: commands, machines, settings, and the runs that they make.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 use super::cell::Spec;
@@ -19,6 +21,8 @@ pub struct MatrixFile {
     /// Memory of each node.
     #[serde(default = "memory")]
     memory_mib: u32,
+    /// Kernel to boot, as `--kernel` takes it.
+    pub kernel: Option<PathBuf>,
     /// Time limit of a run on this host, without the boot.
     pub time_limit_s: Option<f64>,
     /// Processor time limit of the boot.
@@ -220,6 +224,7 @@ impl MatrixFile {
                 .unwrap_or_else(|| machine.name.clone()),
             cpus: machine.cpus,
             memory_mib: self.memory_mib,
+            kernel: self.kernel.clone(),
             seconds_after: command.seconds_after.clone(),
         }
     }
@@ -283,6 +288,14 @@ mod tests {
             (&*runs[2].modelled, runs[2].memory_mib),
             ("epyc-8", MEMORY_MIB)
         );
+    }
+
+    #[test]
+    fn runs_name_the_kernel_that_they_boot() {
+        let kernel = |text: &str| MatrixFile::parse(text).unwrap().runs().remove(0).kernel;
+        assert_eq!(kernel(FILE), None);
+        let with_kernel = format!("kernel = \"vmlinuz\"{FILE}");
+        assert_eq!(kernel(&with_kernel), Some(PathBuf::from("vmlinuz")));
     }
 
     #[test]

@@ -30,7 +30,11 @@ pub fn main(arguments: &Matrix) -> anyhow::Result<ExitCode> {
     let name = arguments.file.display().to_string();
     let text = nearpage_files::read_text(&arguments.file, FILE_BYTES_MAX)
         .with_context(|| format!("{name}: can't be read"))?;
-    let file = MatrixFile::parse(&text).map_err(|error| Usage(format!("{name}: {error}")))?;
+    let mut file = MatrixFile::parse(&text).map_err(|error| Usage(format!("{name}: {error}")))?;
+    if let Some(kernel) = &arguments.kernel {
+        let kernel = std::path::absolute(kernel);
+        file.kernel = Some(kernel.context("the current folder can't be found")?);
+    }
     // Paths in the file are relative to its folder, whatever the current folder is.
     let path = arguments
         .file
