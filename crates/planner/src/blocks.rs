@@ -177,7 +177,8 @@ fn owners<'a>(
 }
 
 /// Shares of an object, or of several arrays in one allocation. The segments' users have to be the threads of a team in
-/// order, or in reverse order, over and over. None if they are not, or if equal shares explain clearly fewer accesses.
+/// order, or in reverse order, over and over. None if they are not, or if equal shares explain clearly fewer samples:
+/// of accesses, a single sample may stand for more than many others.
 pub(crate) fn arrays(
     context: &Context,
     group: &ObjectGroup,
@@ -195,7 +196,7 @@ pub(crate) fn arrays(
                 Placement::Parts { parts, team }
             }
         };
-        let own = by_owner(context, group, &placement)?;
+        let own = samples_by_owner(context, group, &placement)?;
         (own >= least).then_some((own, placement))
     };
     let orders = context.teams().flat_map(|(name, threads)| {
