@@ -111,6 +111,33 @@ fn a_small_array_between_two_others_is_in_shares_too() {
     assert_eq!(decision.effect.local_after, 1.0);
 }
 
+/// Segments are found from samples, and so are the shares that stand for them: one sample of another thread's share
+/// counts once, however many accesses it stands for.
+#[test]
+fn one_heavy_sample_does_not_make_page_runs_of_shares() {
+    let segment = |number: u32| Segment {
+        first_page: 8 * number,
+        last_page: 8 * number + 7,
+        user: ThreadIndex(number),
+        share: 1.0,
+        samples: 64.0,
+    };
+    let cells: Vec<_> = (0..64).map(|page| (page, page / 8, 8.0)).collect();
+    let mut recording = Recording::new(8);
+    let pattern = Pattern::Segments((0..8).map(segment).collect());
+    let group = recording.object("build", 64, pattern, &cells);
+    let heavy = nearpage_attribution::Cell {
+        page: 0,
+        thread: ThreadIndex(7),
+        loads: 300.0,
+        samples: 1.0,
+        ..group.affinity.cells[0]
+    };
+    group.affinity.cells.insert(1, heavy);
+    let plan = recording.decide(Policy::Object, &opteron());
+    assert_eq!(only(&plan).placement.to_string(), "block");
+}
+
 /// Of two patterns in turn, the pattern counts whose owners make more of the accesses.
 #[test]
 fn two_patterns_in_turn_are_placed_by_the_one_with_more_accesses() {
