@@ -1,4 +1,4 @@
-use nearpage_attribution::{Attribution, Cell, ObjectGroup, ObjectName, Pattern, find_segments};
+use nearpage_attribution::{Attribution, Cell, ObjectGroup, ObjectName, Pattern};
 use nearpage_machine::preset;
 use nearpage_plan::{Decision, Owner, Placement};
 use nearpage_recording::ThreadIndex;
