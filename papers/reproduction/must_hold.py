@@ -75,7 +75,7 @@ Experiments behind what is missed:
   of the paper's memory; `ammp` has all of its own.
 - ARS: the pairs with their experiments are in its [section](#ars-smile-4). Checks at so many times a run and the machine's own caches brought 11 to 15 of 31 to 16 to 19.
 - Barriers. Until 2026-11-28, a thread that had come last to a barrier while it was traced did not wait in a replay for threads that came later there. So replays understated what a placement costs that slows one thread more than others. All of this page is replayed
-  with barriers now, but for the table of every workload on every preset; and so are the [300 pairs](../docs/explain/accuracy.md) of predicted and replayed times.
+  with barriers now, the table of every workload on every preset, too; and so are the [300 pairs](../docs/explain/accuracy.md) of predicted and replayed times.
 - Verghese: 35 of 47 became 41 with one image of a scene of his size, queues of tiles, mirrors alone that reflect, and barriers. Each of the other six is explained in [its section](#vergheses-tables-and-figures).
   Of the real programs' four statements that do not hold, with barriers and what is new of §8.3 (a thread that moves keeps its mappings until a page is processed, a page that another CPU is moving is ignored), two are the model's: a trigger that follows contention finds none, as nobody else holds memlock, and remote misses gain
   nothing, as directories alone contend. Two are the programs': Engineering's stall is 31 % of its time for his 55, and half of what `sqlite3` misses is a mapped file that nobody writes.
