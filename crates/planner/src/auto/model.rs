@@ -75,10 +75,8 @@ impl<'a> Model<'a> {
         }
         let (computed, each_ns) = computed(input);
         let factors = equal_work::factors(input, &computed, each_ns);
-        let compute_ns = computed.iter().zip(&factors);
-        let compute_ns = compute_ns.map(|(samples, factor)| samples * each_ns * factor);
-        let compute_ns: Vec<f64> = compute_ns.collect();
-        let (paces, alone_ns) = paces(input, contention.latency_ns(), (&compute_ns, &factors));
+        let compute_ns: Vec<f64> = computed.iter().map(|samples| samples * each_ns).collect();
+        let (paces, alone_ns) = paces(input, contention.latency_ns(), &compute_ns, &factors);
         Some(Self {
             paces,
             factors,
@@ -318,7 +316,8 @@ fn computed(input: &Input) -> (Vec<f64>, f64) {
 fn paces(
     input: &Input,
     latency_ns: &[Vec<f64>],
-    (compute_ns, factors): (&[f64], &[f64]),
+    compute_ns: &[f64],
+    factors: &[f64],
 ) -> (Vec<Pace>, f64) {
     let objects = &input.attribution.objects;
     let threads = &input.tables.threads;
@@ -326,26 +325,27 @@ fn paces(
     for group in objects {
         let each = misses_an_access(latency_ns, group);
         for (thread, loads, stores, _) in &group.threads {
-            let own = thread.0 as usize;
-            if let (Some(misses), Some(factor)) = (misses.get_mut(own), factors.get(own)) {
-                *misses += factor * each * (loads + stores);
+            if let Some(own) = misses.get_mut(thread.0 as usize) {
+                *own += each * (loads + stores);
             }
         }
     }
-    let pace = |(&compute_ns, &misses): (&f64, &f64)| Pace {
-        compute_ns,
+    // A thread's factor holds for its misses as well, so that the time between them stays.
+    let pace = |((&compute_ns, &misses), &factor): ((&f64, &f64), &f64)| Pace {
+        compute_ns: factor * compute_ns,
         gap_ns: compute_ns / misses.max(f64::MIN_POSITIVE),
     };
-    let mut paces: Vec<Pace> = compute_ns.iter().zip(&misses).map(pace).collect();
+    let sampled = compute_ns.iter().zip(&misses);
+    let mut paces: Vec<Pace> = sampled.zip(factors).map(pace).collect();
     let of_process = |&at: &usize| threads[at].pid == input.pid;
     let own: Vec<usize> = (0..threads.len()).filter(of_process).collect();
     let main = own.iter().copied().find(|&at| threads[at].order == 0);
     let others = own.iter().filter(|&&at| Some(at) != main);
-    let most = others.map(|&at| compute_ns[at]).reduce(f64::max);
+    let most = others.map(|&at| paces[at].compute_ns).reduce(f64::max);
     let (Some(main), Some(most)) = (main, most) else {
         return (paces, 0.0);
     };
-    let alone_ns = (compute_ns[main] - most).max(0.0);
+    let alone_ns = (paces[main].compute_ns - most).max(0.0);
     paces[main].compute_ns -= alone_ns;
     (paces, alone_ns)
 }

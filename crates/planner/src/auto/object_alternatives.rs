@@ -141,6 +141,12 @@ fn near_worker(
     subject: &Subject,
     parameters: &Parameters,
 ) -> Option<Decision> {
+    // In a phase, pages may be elsewhere before. Code, the heap as a whole and what other processes use have no worker.
+    let is_code = group.kind == ObjectKind::Code;
+    let is_for_all = is_code || subject.is_brk_heap() || context.is_of_processes(group);
+    if parameters.of_phase || is_for_all {
+        return None;
+    }
     let alone = |pattern: &Pattern| match *pattern {
         Pattern::Private { thread } => Some(thread),
         _ => None,
