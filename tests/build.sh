@@ -4,6 +4,7 @@
 # it at any panic), nearly everything is built once instead of twice. The preload library alone can't: it has no std.
 export CARGO_PROFILE_DEV_PANIC=unwind
 without_std() { CARGO_PROFILE_DEV_PANIC=abort "$@"; }
+export RUSTC_WORKSPACE_WRAPPER=$PWD/tests/rustc
 
 # Builds what the tests run, with the features that the tests' own dependencies ask for: a build without the tests would be
 # one more of nearly everything.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use nearpage_machine::NodeId;
 use nearpage_wire::compact_plan::{NONE, RULE_LATER, RULE_WEAK, Rule, share_of_object, subject};
-use nearpage_wire::pieces::{Extent, NodeSet, Pattern, PatternTables, Pieces, Target, part};
+use nearpage_wire::pieces::{Extent, Pattern, PatternTables, Pieces, Target, part};
 
 use crate::Compact;
 
@@ -59,7 +59,6 @@ pub struct PlacedPages {
     /// Address after the last byte.
     pub end: u64,
     target: Target,
-    interleaved: NodeSet,
 }
 
 impl PlacedPages {
@@ -68,10 +67,10 @@ impl PlacedPages {
     pub fn node(&self, address: u64, page_bytes: u64) -> Option<NodeId> {
         let number = match self.target {
             Target::Node(node) => node,
-            Target::Interleave => {
-                let count = self.interleaved.iter().count() as u64;
+            Target::Interleave(nodes) => {
+                let count = nodes.len() as u64;
                 let turn = (address / page_bytes.max(1)).checked_rem(count)?;
-                self.interleaved.nth(turn as usize)?
+                nodes.nth(turn as usize)?
             }
         };
         u16::try_from(number).ok().map(NodeId)
@@ -239,7 +238,6 @@ impl ProcessRules<'_> {
             page_bytes,
             unit_bytes: page_bytes,
         };
-        let interleaved = pattern.nodes();
         let pieces = Pieces::new(extent, pattern);
         let pieces = match origin {
             // The heap ends where it ends in this run.
@@ -251,7 +249,6 @@ impl ProcessRules<'_> {
             start: piece.start as u64,
             end: piece.end as u64,
             target: piece.target,
-            interleaved,
         });
         Some(Evaluated {
             rule: rule.number as usize,

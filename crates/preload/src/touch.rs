@@ -97,8 +97,6 @@ fn touch_share(object: &ObjectToTouch<'_>, node: u32, can_populate: bool) {
         .unwrap_or(usize::MAX)
         .saturating_mul(page_bytes)
         .saturating_add(first);
-    let nodes = object.pattern.nodes();
-    let count = nodes.iter().count().max(1);
     for piece in Pieces::new(object.extent, object.pattern).take_while(|piece| piece.start < limit)
     {
         let end = piece.end.min(limit);
@@ -107,7 +105,8 @@ fn touch_share(object: &ObjectToTouch<'_>, node: u32, can_populate: bool) {
                 populate(object, piece.start, end, can_populate)
             }
             Target::Node(_) => {}
-            Target::Interleave => {
+            Target::Interleave(nodes) => {
+                let count = nodes.len().max(1);
                 let turn = nodes.iter().position(|other| other == node).unwrap_or(0);
                 let mut start = piece.start;
                 while start < end {

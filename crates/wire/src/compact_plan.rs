@@ -173,7 +173,7 @@ pub mod placement {
     /// Explicit page runs in ascending order of `first_page`. Pages between runs go with the run before them; pages
     /// before the first run go with the first run.
     pub const RUNS: u32 = 5;
-    /// Interleave by `weights`.
+    /// Interleave by `weights` ([`crate::pieces::Pattern::Weighted`]).
     pub const WEIGHTED_INTERLEAVE: u32 = 6;
     /// Left to first touch: the rule keeps later, wider rules from taking the object.
     pub const LEAVE: u32 = 7;

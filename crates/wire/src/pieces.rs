@@ -8,83 +8,13 @@
 //!
 //! An object of less than two pages is left alone, as at best one page would be its own.
 
+mod node_set;
 mod tiles;
 
+pub use node_set::{NODES_MAX, NodeSet};
 pub use tiles::Tiles;
 
 use crate::compact_plan::{Rule, Run, Weight, placement};
-
-/// Nodes from this number on are not placed on (Linux has at most 1024).
-pub const NODES_MAX: usize = 1024;
-
-/// A set of nodes in the layout of memory policy calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeSet {
-    /// Bit n of all words together is node n.
-    pub words: [u64; NODES_MAX / 64],
-}
-
-impl NodeSet {
-    /// No node.
-    pub const EMPTY: Self = Self {
-        words: [0; NODES_MAX / 64],
-    };
-
-    /// A set of one node.
-    pub fn of(node: u32) -> Self {
-        let mut set = Self::EMPTY;
-        set.insert(node);
-        set
-    }
-
-    /// Adds a node; numbers from [`NODES_MAX`] on are ignored.
-    pub fn insert(&mut self, node: u32) {
-        if let Some(word) = self.words.get_mut(node as usize / 64) {
-            *word |= 1 << (node % 64);
-        }
-    }
-
-    /// Whether the node is in the set.
-    pub fn contains(&self, node: u32) -> bool {
-        self.words
-            .get(node as usize / 64)
-            .is_some_and(|word| word >> (node % 64) & 1 == 1)
-    }
-
-    /// The nodes in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..NODES_MAX as u32).filter(|node| self.contains(*node))
-    }
-
-    /// The n-th node in ascending order, from 0.
-    pub fn nth(&self, n: usize) -> Option<u32> {
-        let mut left = n;
-        for (index, word) in self.words.iter().enumerate() {
-            let here = word.count_ones() as usize;
-            if left < here {
-                // Without the lowest `left` bits, the lowest set bit is the result.
-                let rest = (0..left).fold(*word, |rest, _| rest & rest.wrapping_sub(1));
-                return Some(index as u32 * 64 + rest.trailing_zeros());
-            }
-            left -= here;
-        }
-        None
-    }
-
-    /// Nodes that are in both sets.
-    pub fn intersection(&self, other: &Self) -> Self {
-        let mut both = *self;
-        for (word, mask) in both.words.iter_mut().zip(other.words) {
-            *word &= mask;
-        }
-        both
-    }
-
-    /// Whether the set has no node.
-    pub fn is_empty(&self) -> bool {
-        self.words.iter().all(|word| *word == 0)
-    }
-}
 
 /// Where the pages of an object go, with tables resolved; see [`crate::compact_plan::placement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +31,12 @@ pub enum Pattern<'plan> {
     Node(u32),
     /// Runs in ascending order, and the size of their pages in bytes; pages count from that of the first byte.
     Runs(&'plan [Run], u64),
-    /// Consecutive pages for each node by its weight, over and over.
+    /// Rows of pages round the nodes, in which each node has a part by its weight.
+    ///
+    /// A row begins with pages round all nodes, as many for each as the least weight says. Then come pages round the
+    /// nodes with a larger weight, and so on: each of these layers takes one memory policy. Runs for single nodes would
+    /// take as many as there are nodes, and a policy for every few pages. Weights have a least common row of their sum;
+    /// rows are [`ROW_UNITS`] long, or shorter in small objects, which have at least [`ROWS_MIN`] rows.
     Weighted(&'plan [Weight]),
     /// The object is left alone.
     Leave,
@@ -255,8 +190,8 @@ fn nearest(address: usize, unit: usize) -> Option<usize> {
 pub enum Target {
     /// One node.
     Node(u32),
-    /// Round-robin by page over all nodes of the pattern.
-    Interleave,
+    /// Round-robin by page over these nodes.
+    Interleave(NodeSet),
 }
 
 /// Consecutive whole pages that go to the same place.
@@ -284,9 +219,16 @@ pub struct Pieces<'plan> {
     exact: u64,
     /// Raw runs shorter than this join the run before them.
     run_bytes_min: u64,
-    /// Weighted patterns use rows this many times as long as their weights.
+    /// Weighted patterns use rows this many times as long as their weights, in pages.
     scale: u64,
+    /// Number of layers in a row of a weighted pattern.
+    layers: u64,
 }
+
+/// Length of a weighted pattern's rows in placement units, if the object has enough: a MiB of small pages.
+const ROW_UNITS: u64 = 256;
+/// Rows that an object of a weighted pattern has at least, if it has that many times its weights' sum.
+const ROWS_MIN: u64 = 16;
 
 impl<'plan> Pieces<'plan> {
     /// The exact pieces of an object; none for [`Pattern::Leave`], for an object of less than two
@@ -310,6 +252,15 @@ impl<'plan> Pieces<'plan> {
         if pattern.nodes().is_empty() {
             cursor = end;
         }
+        let (mut scale, mut layers) = (unit_pages, 1);
+        if let Pattern::Weighted(weights) = pattern {
+            let least_units = pages_in_row(weights, u32::MAX).max(1);
+            let units = ((end - cursor) / extent.unit_bytes) as u64;
+            scale *= (ROW_UNITS / least_units)
+                .min(units / least_units / ROWS_MIN)
+                .max(1);
+            layers = layers_of(weights).count() as u64;
+        }
         Self {
             extent,
             pattern,
@@ -318,7 +269,8 @@ impl<'plan> Pieces<'plan> {
             index: 0,
             exact: u64::MAX,
             run_bytes_min: 0,
-            scale: unit_pages,
+            scale,
+            layers,
         }
     }
 
@@ -403,18 +355,10 @@ impl<'plan> Pieces<'plan> {
                 (u128::from(next.first_page) * u128::from(run_page_bytes)).saturating_sub(head)
             }
             Pattern::Weighted(weights) => {
-                let (cycle, place) = (
-                    index / weights.len() as u64,
-                    (index % weights.len() as u64) as usize,
-                );
-                let pages = |weights: &[Weight]| {
-                    weights
-                        .iter()
-                        .map(|weight| u128::from(weight.pages.max(1)))
-                        .sum::<u128>()
-                };
-                let before = u128::from(cycle) * pages(weights) + pages(&weights[..=place]);
-                before * u128::from(self.scale) * page_bytes as u128
+                let row = pages_in_row(weights, u32::MAX);
+                let in_row = pages_in_row(weights, self.layer(weights, index));
+                let pages = u128::from(index / self.layers) * u128::from(row) + u128::from(in_row);
+                pages * u128::from(self.scale) * page_bytes as u128
             }
             _ => return None,
         };
@@ -426,16 +370,56 @@ impl<'plan> Pieces<'plan> {
     fn raw_target(&self, index: u64) -> Target {
         let dealt = |count: usize| usize::try_from(index % count as u64).unwrap_or(0);
         match self.pattern {
-            Pattern::Interleave(_) | Pattern::Leave => Target::Interleave,
+            Pattern::Interleave(_) | Pattern::Leave => Target::Interleave(self.pattern.nodes()),
             Pattern::Node(node) => Target::Node(node),
             Pattern::Block(nodes) | Pattern::BlockCyclic(nodes, _) => {
                 Target::Node(nodes[dealt(nodes.len())].into())
             }
             Pattern::Tiles(tiles) => Target::Node(tiles.node(index, self.extent.size_bytes).into()),
             Pattern::Runs(runs, _) => Target::Node(runs[dealt(runs.len())].node),
-            Pattern::Weighted(weights) => Target::Node(weights[dealt(weights.len())].node),
+            Pattern::Weighted(weights) => {
+                let layer = self.layer(weights, index);
+                let mut nodes = NodeSet::EMPTY;
+                let of_layer = weights.iter().filter(|weight| pages(weight) >= layer);
+                of_layer.for_each(|weight| nodes.insert(weight.node));
+                match (nodes.nth(0), nodes.len()) {
+                    (Some(node), 1) => Target::Node(node),
+                    _ => Target::Interleave(nodes),
+                }
+            }
         }
     }
+
+    /// The weight of which the layer of raw piece `index` is.
+    fn layer(&self, weights: &[Weight], index: u64) -> u32 {
+        let number = usize::try_from(index % self.layers).unwrap_or(0);
+        layers_of(weights).nth(number).unwrap_or(u32::MAX)
+    }
+}
+
+/// Pages of a weight, at least one.
+fn pages(weight: &Weight) -> u32 {
+    weight.pages.max(1)
+}
+
+/// The weights in ascending order, each once.
+fn layers_of(weights: &[Weight]) -> impl Iterator<Item = u32> + '_ {
+    let after = |before: u32| {
+        let larger = weights
+            .iter()
+            .map(pages)
+            .filter(move |pages| *pages > before);
+        larger.min()
+    };
+    core::iter::successors(after(0), move |before| after(*before))
+}
+
+/// Pages of a row up to the layer of weight `layer`, with that layer.
+fn pages_in_row(weights: &[Weight], layer: u32) -> u64 {
+    weights
+        .iter()
+        .map(|weight| u64::from(pages(weight).min(layer)))
+        .sum()
 }
 
 impl Iterator for Pieces<'_> {
@@ -451,7 +435,7 @@ impl Iterator for Pieces<'_> {
             return Some(Piece {
                 start,
                 end: self.end,
-                target: Target::Interleave,
+                target: Target::Interleave(self.pattern.nodes()),
             });
         }
         let mut target = None;

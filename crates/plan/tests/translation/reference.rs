@@ -345,11 +345,8 @@ impl Reference {
             runs.windows(2).all(|pair| pair[0].0 < pair[1].0),
             "{runs:?}"
         );
-        let weights: Vec<u32> = self
-            .part(WEIGHTS, rule + 96)
-            .into_iter()
-            .flat_map(|at| vec![self.u32(at); self.u32(at + 4) as usize])
-            .collect();
+        let weighted = self.part(WEIGHTS, rule + 96).into_iter();
+        let weighted: Vec<u32> = weighted.map(|at| self.u32(at)).collect();
         let node = |page: u64| {
             // A page goes to the node that has its middle.
             let middle = page * self.page_bytes + self.page_bytes / 2;
@@ -378,10 +375,7 @@ impl Reference {
                     .find(|run| run.0 <= page)
                     .or(runs.first())
                     .map(|run| run.1),
-                placement::WEIGHTED_INTERLEAVE => {
-                    Some(weights[(page % weights.len() as u64) as usize])
-                }
-                placement::INTERLEAVE | placement::LEAVE => None,
+                placement::INTERLEAVE | placement::WEIGHTED_INTERLEAVE | placement::LEAVE => None,
                 other => panic!("placement {other}"),
             }
         };
@@ -389,10 +383,10 @@ impl Reference {
             number: self.u32(rule + 12),
             is_weak: self.u32(rule + 8) & 1 == 1,
             pages: (0..pages).map(node).collect(),
-            interleaved: if self.u32(rule + 4) == placement::INTERLEAVE {
-                nodes.clone()
-            } else {
-                Vec::new()
+            interleaved: match self.u32(rule + 4) {
+                placement::INTERLEAVE => nodes.clone(),
+                placement::WEIGHTED_INTERLEAVE => weighted,
+                _ => Vec::new(),
             },
         }
     }

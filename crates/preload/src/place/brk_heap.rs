@@ -217,7 +217,7 @@ impl State {
         let (pieces, coarsened) = exact.at_most(room);
         counters.coarsened.fetch_add(coarsened, Relaxed);
         let nodes = (&self.allowed, self.spreads());
-        match bind::place(extent, pieces, &pattern, nodes, counters) {
+        match bind::place(extent, pieces, nodes, counters) {
             Outcome::Placed | Outcome::LargerPages => {}
             Outcome::Exhausted => self.mappings.exhaust(),
             Outcome::Refused(error) => {

@@ -50,13 +50,12 @@ impl<'a> Movement<'a> {
     }
 
     /// Moves the present pages of an object's pieces.
-    pub fn object(mut self, mut pieces: Pieces<'_>, allowed: &NodeSet, interleaved: &NodeSet) {
+    pub fn object(mut self, mut pieces: Pieces<'_>, allowed: &NodeSet) {
         let (mut start, end) = pieces.range();
         if start >= end || end - start > SEARCHED_BYTES_MAX {
             return;
         }
         let page_bytes = self.extent.page_bytes;
-        let count = interleaved.iter().count();
         let mut present = [0u8; 512];
         let mut piece = pieces.next();
         while start < end {
@@ -74,8 +73,10 @@ impl<'a> Movement<'a> {
                 let node = match piece.map(|piece| piece.target) {
                     Some(Target::Node(node)) if allowed.contains(node) => Some(node),
                     // The kernel takes the nodes in the same order for pages that are touched later.
-                    Some(Target::Interleave) if count > 0 => {
-                        interleaved.nth(page / self.extent.unit_bytes % count)
+                    Some(Target::Interleave(nodes)) => {
+                        let nodes = nodes.intersection(allowed);
+                        let turn = (page / self.extent.unit_bytes).checked_rem(nodes.len());
+                        turn.and_then(|turn| nodes.nth(turn))
                     }
                     _ => None,
                 };

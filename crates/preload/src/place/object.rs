@@ -175,7 +175,7 @@ impl State {
         let (pieces, coarsened) = exact.at_most(granted - 1);
         counters.coarsened.fetch_add(coarsened, Relaxed);
         let nodes = (&self.allowed, self.spreads_at(extent.address));
-        let mut outcome = bind::place(extent, pieces, &pattern, nodes, counters);
+        let mut outcome = bind::place(extent, pieces, nodes, counters);
         if outcome == Outcome::LargerPages {
             // These are explicit huge pages: the kernel does not split a mapping within one.
             let extent = Extent {
@@ -183,7 +183,7 @@ impl State {
                 ..extent
             };
             let (pieces, _) = Pieces::new(extent, pattern).at_most(granted - 1);
-            outcome = bind::place(extent, pieces, &pattern, nodes, counters);
+            outcome = bind::place(extent, pieces, nodes, counters);
         }
         match outcome {
             Outcome::Placed | Outcome::LargerPages => {}

@@ -257,7 +257,7 @@ fn heap_objects_of_any_call_site() {
 }
 
 #[test]
-fn weights_are_rows_of_pages() {
+fn weights_are_layers_over_the_nodes_that_are_there() {
     let programs = Programs::build();
     let mut tables = plan(
         &programs,
@@ -275,9 +275,11 @@ fn weights_are_rows_of_pages() {
         },
     ];
     let run = programs.run(&tables, &["heap"]);
-    let expected =
-        in_a_row((0..2048).map(|page| if page % 4 < 3 { "prefer:0" } else { "default" }));
-    assert_eq!(run.policies("large"), expected);
+    let layer = |page| match page % 128 {
+        0..64 => "interleave:0",
+        _ => "prefer:0",
+    };
+    assert_eq!(run.policies("large"), in_a_row((0..2048).map(layer)));
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn nodes_by_page(extent: Extent, pattern: Pattern) -> Vec<Option<u32>> {
         .flat_map(|piece| {
             let node = match piece.target {
                 Target::Node(node) => Some(node),
-                Target::Interleave => None,
+                Target::Interleave(_) => None,
             };
             (piece.start..piece.end).step_by(PAGE).map(move |_| node)
         })
@@ -126,17 +126,41 @@ fn runs_keep_their_gaps_and_the_tail() {
     );
 }
 
+fn weights(pages: &[u32]) -> Vec<Weight> {
+    let numbered = (0..).zip(pages);
+    numbered
+        .map(|(node, &pages)| Weight { node, pages })
+        .collect()
+}
+
 #[test]
-fn weights_are_pages_in_a_row() {
-    let weights = [Weight { node: 0, pages: 3 }, Weight { node: 1, pages: 1 }];
-    let pattern = Pattern::Weighted(&weights);
-    assert_eq!(
-        nodes_by_page(extent(0, 6 * PAGE), pattern),
-        [0, 0, 0, 1, 0, 0].map(Some)
-    );
+fn weights_are_layers_of_rows() {
+    let three = weights(&[3, 1, 2]);
+    let pattern = Pattern::Weighted(&three);
+    let pieces: Vec<Piece> = Pieces::new(extent(0, 9 * PAGE), pattern).collect();
+    let mut some = NodeSet::of(0);
+    some.insert(2);
+    let expected = [
+        (0, 3, Target::Interleave(pattern.nodes())),
+        (3, 5, Target::Interleave(some)),
+        (5, 6, Target::Node(0)),
+        (6, 9, Target::Interleave(pattern.nodes())),
+    ];
+    let found = pieces
+        .iter()
+        .map(|piece| (piece.start / PAGE, piece.end / PAGE, piece.target));
+    assert_eq!(found.collect::<Vec<_>>(), expected);
     let (rows, lost) = Pieces::new(extent(0, 1024 * PAGE), pattern).at_most(16);
     assert_eq!(lost, 0, "longer rows are still weighted as planned");
     assert!(rows.count() <= 16);
+}
+
+/// Runs for single nodes took two thousand memory policies.
+#[test]
+fn weighted_interleaving_of_48_mib_takes_few_pieces() {
+    let four = weights(&[6, 5, 8, 5]);
+    let pieces = Pieces::new(extent(16, 48_000_000), Pattern::Weighted(&four));
+    assert_eq!(pieces.count(), 145);
 }
 
 #[test]
@@ -159,7 +183,7 @@ fn too_many_pieces_leave_an_interleaved_tail() {
     let (pieces, lost) = Pieces::new(extent(0x10010, 1 << 30), pattern).at_most(16382);
     let pieces: Vec<_> = pieces.collect();
     assert_eq!((pieces.len(), lost), (16382, 3));
-    assert_eq!(pieces[16381].target, Target::Interleave);
+    assert_eq!(pieces[16381].target, Target::Interleave(pattern.nodes()));
     assert_eq!(pieces[16381].end - pieces[16381].start, 3 * (64 << 10));
     let (_, lost) = Pieces::new(extent(0x10010, 1 << 30), pattern).at_most(16384);
     assert_eq!(lost, 0);
@@ -220,7 +244,7 @@ proptest! {
             page += gap;
             run
         }).collect();
-        let weights: Vec<Weight> = steps.iter().map(|(_, pages, node)| Weight { node: *node, pages: *pages }).collect();
+        let weighted: Vec<Weight> = steps.iter().map(|(_, pages, node)| Weight { node: *node, pages: *pages }).collect();
         let pattern = match shape {
             0 => Pattern::Interleave(&nodes),
             1 => Pattern::Block(&nodes),
@@ -228,7 +252,7 @@ proptest! {
             3 => Pattern::Node(2),
             6 => Pattern::Tiles(Tiles { nodes: &nodes, columns: nodes.len().max(1) as u32, row_bytes: block }),
             4 => Pattern::Runs(&runs, 4096),
-            _ => Pattern::Weighted(&weights),
+            _ => Pattern::Weighted(&weighted),
         };
         let extent = Extent { address, size_bytes, page_bytes: PAGE, unit_bytes: if huge { HUGE } else { PAGE } };
         let exact = Pieces::new(extent, pattern);
@@ -266,6 +290,36 @@ proptest! {
                 prop_assert_eq!(pair[0].end % extent.unit_bytes, 0);
             }
         }
+    }
+
+    /// Each node has pages by its weight, to a row's part, in a few pieces for each MiB.
+    #[test]
+    fn nodes_have_pages_by_their_weights(
+        pages in proptest::collection::vec(1u32..9, 2..6),
+        first in 0usize..1000,
+        count in 16usize..9000,
+    ) {
+        let weights = weights(&pages);
+        let sum: usize = pages.iter().map(|pages| *pages as usize).sum();
+        let object = extent(first * PAGE, count * PAGE);
+        let mut found = std::vec![0; pages.len()];
+        let mut pieces = 0;
+        for piece in Pieces::new(object, Pattern::Weighted(&weights)) {
+            pieces += 1;
+            for page in (piece.start..piece.end).step_by(PAGE) {
+                let node = match piece.target {
+                    Target::Node(node) => node,
+                    Target::Interleave(nodes) => nodes.nth(page / PAGE % nodes.len()).unwrap(),
+                };
+                found[node as usize] += 1;
+            }
+        }
+        let row = sum * (256 / sum).min(count / sum / 16).max(1);
+        for (found, weight) in found.iter().zip(&pages) {
+            let wanted = count as f64 * f64::from(*weight) / sum as f64;
+            prop_assert!((f64::from(*found) - wanted).abs() <= row as f64 / 2.0 + 1.0, "{found} for {wanted}");
+        }
+        prop_assert!(pieces <= pages.len() * count.div_ceil(row));
     }
 
     /// Every page of a block-cyclic object is on the node of the block that covers most of it.
