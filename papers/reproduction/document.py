@@ -78,12 +78,17 @@ OFFLINE_HEADS = ["", "first touch", "`auto`", "best of the others", "against it"
 ONLINE_HEADS = ["", "first touch", "`auto`", "against it", "best online", "against it"]
 
 
+def behind(found):
+    """Returns how much slower the plan of `auto` is than the best other policy, and that policy."""
+    rival = best(found, ["first-touch", *OFFLINE, *ONLINE])
+    return found["plan:auto"] / found[rival] - 1, rival
+
+
 def offline_row(name, found, threads):
     """Returns how much slower the plan of `auto` is than the best other policy, and the table row. `threads`: the plan's thread layout if it differs."""
-    touch, ours, rival = found["first-touch"], found["plan:auto"], best(found, ["first-touch", *OFFLINE, *ONLINE])
-    behind = ours / found[rival] - 1
-    return behind, [
-        name, ms(touch), f"{ms(ours)} {threads}".strip(), f"{ms(found[rival])} {rival}", percent(behind), percent(ours / touch - 1), percent(ours / found["post-facto"] - 1),
+    touch, ours, (slower, rival) = found["first-touch"], found["plan:auto"], behind(found)
+    return slower, [
+        name, ms(touch), f"{ms(ours)} {threads}".strip(), f"{ms(found[rival])} {rival}", percent(slower), percent(ours / touch - 1), percent(ours / found["post-facto"] - 1),
     ]
 
 
