@@ -35,8 +35,8 @@ pub enum Pattern<'plan> {
     ///
     /// A row begins with pages round all nodes, as many for each as the least weight says. Then come pages round the
     /// nodes with a larger weight, and so on: each of these layers takes one memory policy. Runs for single nodes would
-    /// take as many as there are nodes, and a policy for every few pages. Weights have a least common row of their sum;
-    /// rows are [`ROW_UNITS`] long, or shorter in small objects, which have at least [`ROWS_MIN`] rows.
+    /// take one for every few pages. A row has at least as many pages as all weights together, and 256 placement units
+    /// (a MiB of small pages) in an object of 16 such rows.
     Weighted(&'plan [Weight]),
     /// The object is left alone.
     Leave,
