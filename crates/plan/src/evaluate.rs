@@ -67,11 +67,7 @@ impl PlacedPages {
     pub fn node(&self, address: u64, page_bytes: u64) -> Option<NodeId> {
         let number = match self.target {
             Target::Node(node) => node,
-            Target::Interleave(nodes) => {
-                let count = nodes.len() as u64;
-                let turn = (address / page_bytes.max(1)).checked_rem(count)?;
-                nodes.nth(turn as usize)?
-            }
+            Target::Interleave(nodes) => nodes.in_turn((address / page_bytes.max(1)) as usize)?,
         };
         u16::try_from(number).ok().map(NodeId)
     }

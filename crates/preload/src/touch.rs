@@ -106,12 +106,10 @@ fn touch_share(object: &ObjectToTouch<'_>, node: u32, can_populate: bool) {
             }
             Target::Node(_) => {}
             Target::Interleave(nodes) => {
-                let count = nodes.len().max(1);
-                let turn = nodes.iter().position(|other| other == node).unwrap_or(0);
                 let mut start = piece.start;
                 while start < end {
                     let next = ((start | (unit_bytes - 1)).saturating_add(1)).min(end);
-                    if start / unit_bytes % count == turn {
+                    if nodes.in_turn(start / unit_bytes) == Some(node) {
                         populate(object, start, next, can_populate);
                     }
                     start = next;
@@ -315,6 +313,33 @@ mod tests {
         }
         let failures: Vec<_> = counters.failures.iter().collect();
         assert_eq!(failures, [(Request::Visit, 6, 2)], "there is no node 900");
+    }
+
+    /// A thread on a node that an object, or a layer of it, does not go round took the pages of the first node.
+    #[test]
+    fn a_node_that_pages_do_not_go_round_touches_none() {
+        let pages = 16;
+        let address = sys::reserve(pages * 4096).unwrap();
+        let counters = RuleCounters::default();
+        let object = ObjectToTouch {
+            extent: Extent {
+                address,
+                size_bytes: pages * 4096,
+                page_bytes: 4096,
+                unit_bytes: 4096,
+            },
+            pattern: Pattern::Interleave(&[1, 2]),
+            counters: &counters,
+            is_writable: true,
+            pages_max: 16,
+        };
+        for (node, expected) in [(0, 0), (1, 8), (2, 16)] {
+            touch_share(&object, node, false);
+            let mut present = [0; 16];
+            sys::mincore(address, pages * 4096, &mut present, 4096).unwrap();
+            let there = present.iter().filter(|present| **present & 1 == 1);
+            assert_eq!(there.count(), expected, "after node {node}");
+        }
     }
 
     #[test]

@@ -530,7 +530,11 @@ fn every_pattern_is_placed_on_nodes() {
     );
     assert_eq!(verdict("interleave", 4).0.interleaved, [0, 1, 2, 3]);
     assert_eq!(verdict("interleave:0,2-3", 4).0.interleaved, [0, 2, 3]);
-    assert_eq!(verdict("interleave:0=3,1=1", 4).0.interleaved, [0, 1]);
+    // Both nodes in turn, then the heavier one.
+    assert_eq!(
+        nodes(&verdict("interleave:0=3,1=1", 4).0),
+        [0, 1, 0, 0, 0, 1, 0, 0]
+    );
     assert_eq!(nodes(&verdict("node:3", 4).0), [3; 8]);
     assert_eq!(nodes(&verdict("thread:2", 4).0), [2; 8]);
     assert_eq!(verdict("first-touch", 4).0.pages, [None; 8]);

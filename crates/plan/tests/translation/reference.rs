@@ -53,6 +53,9 @@ pub struct Verdict {
     pub interleaved: Vec<u32>,
 }
 
+/// Where the compared object is.
+const ADDRESS: u64 = 0x7000_0000_0000;
+
 const SECTIONS: usize = 0;
 const MODULES: usize = 1;
 const RULES: usize = 2;
@@ -232,7 +235,6 @@ impl Reference {
         size: u64,
         verdict: Option<&Verdict>,
     ) {
-        const ADDRESS: u64 = 0x7000_0000_0000;
         let name = |(build_id, file_name)| ModuleName {
             build_id,
             file_name,
@@ -328,6 +330,23 @@ impl Reference {
         }
     }
 
+    /// The nodes that each page of a row goes round, for an object of `whole` pages.
+    fn weighted_row(&self, weighted: &[(u32, u32)], whole: u64) -> Vec<Vec<u32>> {
+        let sum: u64 = weighted.iter().map(|one| u64::from(one.1)).sum();
+        let most = weighted.iter().map(|one| one.1).max().unwrap_or(0);
+        let longer = (256 / sum.max(1)).min(whole / sum.max(1) / 16).max(1);
+        let mut row = Vec::new();
+        for level in 1..=most {
+            let heavy = weighted.iter().filter(|one| one.1 >= level);
+            let mut nodes: Vec<u32> = heavy.map(|one| one.0).collect();
+            nodes.sort_unstable();
+            for _ in 0..nodes.len() as u64 * longer {
+                row.push(nodes.clone());
+            }
+        }
+        row
+    }
+
     fn verdict(&self, rule: usize, size: u64) -> Verdict {
         let pages = size.div_ceil(self.page_bytes);
         let block_bytes = self.u64(rule + 72);
@@ -346,7 +365,12 @@ impl Reference {
             "{runs:?}"
         );
         let weighted = self.part(WEIGHTS, rule + 96).into_iter();
-        let weighted: Vec<u32> = weighted.map(|at| self.u32(at)).collect();
+        let weighted: Vec<(u32, u32)> = weighted
+            .map(|at| (self.u32(at), self.u32(at + 4)))
+            .collect();
+        // Pages of the object: an end of half a page or less belongs to the neighbour.
+        let whole = (size + self.page_bytes / 2 - 1) / self.page_bytes;
+        let row = self.weighted_row(&weighted, whole);
         let node = |page: u64| {
             // A page goes to the node that has its middle.
             let middle = page * self.page_bytes + self.page_bytes / 2;
@@ -375,7 +399,11 @@ impl Reference {
                     .find(|run| run.0 <= page)
                     .or(runs.first())
                     .map(|run| run.1),
-                placement::INTERLEAVE | placement::WEIGHTED_INTERLEAVE | placement::LEAVE => None,
+                placement::WEIGHTED_INTERLEAVE => {
+                    let nodes = &row[(page % row.len() as u64) as usize];
+                    Some(nodes[((ADDRESS / self.page_bytes + page) % nodes.len() as u64) as usize])
+                }
+                placement::INTERLEAVE | placement::LEAVE => None,
                 other => panic!("placement {other}"),
             }
         };
@@ -383,10 +411,10 @@ impl Reference {
             number: self.u32(rule + 12),
             is_weak: self.u32(rule + 8) & 1 == 1,
             pages: (0..pages).map(node).collect(),
-            interleaved: match self.u32(rule + 4) {
-                placement::INTERLEAVE => nodes.clone(),
-                placement::WEIGHTED_INTERLEAVE => weighted,
-                _ => Vec::new(),
+            interleaved: if self.u32(rule + 4) == placement::INTERLEAVE {
+                nodes.clone()
+            } else {
+                Vec::new()
             },
         }
     }

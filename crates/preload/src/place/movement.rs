@@ -75,8 +75,7 @@ impl<'a> Movement<'a> {
                     // The kernel takes the nodes in the same order for pages that are touched later.
                     Some(Target::Interleave(nodes)) => {
                         let nodes = nodes.intersection(allowed);
-                        let turn = (page / self.extent.unit_bytes).checked_rem(nodes.len());
-                        turn.and_then(|turn| nodes.nth(turn))
+                        nodes.in_turn(page / self.extent.unit_bytes)
                     }
                     _ => None,
                 };

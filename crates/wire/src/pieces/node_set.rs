@@ -57,6 +57,11 @@ impl NodeSet {
         None
     }
 
+    /// The node of the page with this number if pages go round the nodes; none if there is no node.
+    pub fn in_turn(&self, number: usize) -> Option<u32> {
+        self.nth(number.checked_rem(self.len())?)
+    }
+
     /// Nodes that are in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         let mut both = *self;
