@@ -7,7 +7,7 @@
 //! It is given per access, per byte of allocation log, and per byte of MODULE (default: this program), which is mapped
 //! by a process that has an access and a call site in it.
 
-#[path = "../tests/making/mod.rs"]
+#[path = "../tests/all/making/mod.rs"]
 mod making;
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Makes recordings on disk for tests: traces of a few references, and samples.
 #![allow(dead_code, reason = "unit tests and black-box tests share it")]
 
-#[path = "../../../recording/tests/making/trace.rs"]
+#[path = "../../../recording/tests/all/making/trace.rs"]
 pub mod trace;
 
 #[path = "samples.rs"]

@@ -1,5 +1,5 @@
 //! What no rule for an object places. One node is enough to see who has which policy; where pages go is
-//! seen in the guest (`tests/tests/guest.rs`).
+//! seen in the guest (`tests/tests/all/guest.rs`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 //! Runs every command line of README and guide and compares the output with the page (`nearpage_tests::documents` has
-//! the rules). After a change of output: `NEARPAGE_RENEW_DOCUMENTS=1 cargo test --workspace --test documents`.
+//! the rules). After a change of output: `NEARPAGE_RENEW_DOCUMENTS=1 cargo test --workspace --test all documents::`.
 
 use nearpage_tests::{documents, repository};
 

@@ -7,8 +7,8 @@ use std::process::Command;
 use nearpage_tests::Browser;
 use serde_json::{Value, json};
 
-use crate::made_up;
-use crate::viewed::{Page, SOLVER, Viewed, downloaded, recorded};
+use super::made_up;
+use super::viewed::{Page, SOLVER, Viewed, downloaded, recorded};
 
 #[test]
 fn an_address_is_good_after_a_restart_and_names_no_token() {

@@ -1,12 +1,9 @@
 //! Assembly of objects, threads and teams from events and allocation logs.
 
 mod kernel;
-#[path = "../making/mod.rs"]
-mod making;
-
 use std::path::Path;
 
-use making::{Block, access, exit, fork, map, name, record, segment};
+use super::making::{self, Block, access, exit, fork, map, name, record, segment};
 use nearpage_perf_abi::FileId;
 use nearpage_recording::{
     Access, Attached, Event, LogWriter, Metadata, Object, ObjectKind, Recording,

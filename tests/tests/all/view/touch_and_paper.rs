@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::viewed::{Page, SOLVER, downloaded, recorded};
+use super::viewed::{Page, SOLVER, downloaded, recorded};
 
 /// Sends touch events with fingers at these places, step by step.
 fn fingers(page: &mut Page, steps: &[&[(f64, f64)]]) {

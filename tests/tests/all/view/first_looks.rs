@@ -7,8 +7,8 @@ use nearpage_machine::{Device, DeviceKind, NodeId, preset};
 use nearpage_tests::{Browser, Case};
 use serde_json::json;
 
-use crate::made_up;
-use crate::viewed::{Page, SOLVER, recorded};
+use super::made_up;
+use super::viewed::{Page, SOLVER, recorded};
 
 /// Text of the first element for a selector.
 fn text(browser: &mut Browser, selector: &str) -> String {

@@ -1,11 +1,9 @@
 //! The recorder's log: accesses and events are read as written, whatever happens to the file in between.
 
-mod making;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use making::{access, batch, exit, fork, machine, map, metadata, name, record};
+use super::making::{access, batch, exit, fork, machine, map, metadata, name, record};
 use nearpage_machine::CpuId;
 use nearpage_recording::log::LogReader;
 use nearpage_recording::{

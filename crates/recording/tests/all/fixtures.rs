@@ -1,14 +1,12 @@
 //! Recordings of earlier format versions stay readable.
 //!
 //! After a change of format, keep the old folders, raise the number here, and make new ones with
-//! `cargo test -p nearpage-recording --test fixtures -- --ignored regenerate`.
-
-mod making;
+//! `cargo test -p nearpage-recording --test all regenerate -- --ignored`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use making::{Block, access, exit, fork, map, metadata, name, record, segment};
+use super::making::{Block, access, exit, fork, map, metadata, name, record, segment};
 use nearpage_recording::{LogWriter, ObjectKind, Recording};
 use nearpage_wire::allocation_log::Kind;
 

@@ -1,11 +1,9 @@
 //! Static symbols and source lines of real binaries, built here by the C compiler.
 
-mod making;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use making::{access, fork, name, record};
+use super::making::{self, access, fork, name, record};
 use nearpage_recording::elf::ElfFile;
 use nearpage_recording::{
     Attached, Event, LogWriter, Metadata, Module, Object, ObjectKind, Recording, Symbols,

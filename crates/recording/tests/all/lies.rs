@@ -1,11 +1,9 @@
 //! Recordings with false contents under valid checksums. Impossible rows of tables are reported when a recording is
 //! opened; impossible records of logs are left out.
 
-mod making;
-
 use std::path::Path;
 
-use making::{access, batch, fork, machine, map, metadata, name, record};
+use super::making::{access, batch, fork, machine, map, metadata, name, record};
 use nearpage_machine::CpuId;
 use nearpage_recording::{
     Access, CallSiteId, Error, FirstTouch, ModuleId, ObjectId, Recording, Tables, ThreadIndex,

@@ -5,8 +5,8 @@ use nearpage_recording::{Binding, Launched, Launcher, Metadata, Tables};
 use nearpage_tests::{Browser, Case};
 use serde_json::Value;
 
-use crate::made_up;
-use crate::viewed::Page;
+use super::made_up;
+use super::viewed::Page;
 
 const RANKS: u32 = 4;
 /// Rank whose pages are on another node than the pages of the others.

@@ -5,8 +5,8 @@ use std::time::Instant;
 use nearpage_machine::preset;
 use nearpage_tests::Case;
 
-use crate::made_up;
-use crate::viewed::{Page, SOLVER, recorded};
+use super::made_up;
+use super::viewed::{Page, SOLVER, recorded};
 
 #[test]
 fn objects_are_grouped_and_filtered() {

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use nearpage_tests::Case;
 
-use crate::made_up;
-use crate::viewed::{Page, SOLVER, recorded};
+use super::made_up;
+use super::viewed::{Page, SOLVER, recorded};
 
 #[test]
 fn a_flame_graph_leads_from_cost_to_object_and_line() {

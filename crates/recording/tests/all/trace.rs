@@ -1,15 +1,15 @@
 //! Traces: records of the tracer come back as accesses, steps, pages and tables.
 
 mod damage;
-#[path = "../making/mod.rs"]
-mod making;
 mod pages;
 mod steps;
 
 use std::path::Path;
 
-use making::trace::{TraceFile, load, machine, map, record, record_on, reference, start, touch};
-use making::{Block, segment};
+use super::making::trace::{
+    TraceFile, load, machine, map, record, record_on, reference, start, touch,
+};
+use super::making::{Block, segment};
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::trace::{
     DownsampleEvent, Downsampling, Miss, PageIndex, StepBatch, Steps, Trace, TraceEvent,

@@ -231,7 +231,7 @@ fn fields_before_the_weight_are_skipped() {
 
 #[test]
 fn page_fault_samples_are_refused_with_advice() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import/page-faults.perf.data");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/import/page-faults.perf.data");
     let mut bytes = fs::read(path).unwrap();
     let line = refused(&bytes);
     assert!(

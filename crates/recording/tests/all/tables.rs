@@ -1,11 +1,9 @@
 //! The Parquet tables: round trips, and damage that is reported.
 
-mod making;
-
 use std::fs;
 use std::path::Path;
 
-use making::{access, batch, machine, metadata};
+use super::making::{access, batch, machine, metadata};
 use nearpage_machine::{CpuId, Machine, NodeId};
 use nearpage_recording::{
     Access, AccessBatch, AccessKind, CallSite, CallSiteId, ColumnSelection, Error, FirstTouch,

@@ -12,7 +12,7 @@ use nearpage_machine::preset;
 use nearpage_tests::{Browser, Case, nearpage_path};
 use serde_json::Value;
 
-use crate::made_up;
+use super::made_up;
 
 /// Folder of the made-up recording.
 pub const SOLVER: &str = "solver.nearpage";

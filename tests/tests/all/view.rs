@@ -21,8 +21,8 @@ use nearpage_machine::preset;
 use nearpage_tests::{Browser, Case};
 use serde_json::json;
 
-use crate::made_up::{HOSTILE, PAGE};
-use crate::viewed::{Page, SOLVER, Viewed, downloaded, recorded};
+use self::made_up::{HOSTILE, PAGE};
+use self::viewed::{Page, SOLVER, Viewed, downloaded, recorded};
 
 #[test]
 fn strangers_are_refused() {
@@ -252,7 +252,7 @@ fn runs_of_the_lab_stand_beside_each_other() {
 #[test]
 fn pages_are_followed_through_a_simulation() {
     let case = recorded("movements");
-    case.write("simulation.json", include_str!("simulation.json"));
+    case.write("simulation.json", include_str!("view/simulation.json"));
     let mut page = Page::new(
         case,
         &[SOLVER, "simulation.json"],
@@ -378,7 +378,7 @@ fn hostile_names_are_text() {
         tables.call_sites[0].frames[0].function = HOSTILE[0].to_owned();
         tables.call_sites[0].frames[0].file = HOSTILE[1].to_owned();
     });
-    let simulation = include_str!("simulation.json")
+    let simulation = include_str!("view/simulation.json")
         .replace("These figures are made up", &HOSTILE[0].replace('"', "'"))
         .replace("migrate-replicate", &HOSTILE[0].replace('"', "'"));
     let file = format!("{}.json", HOSTILE[0].replace('/', "_"));
@@ -627,7 +627,7 @@ fn a_wrong_token_and_places_that_are_not_there_are_said() {
 #[test]
 fn a_daemon_is_followed() {
     let case = Case::new("followed");
-    let log = include_str!("live.jsonl");
+    let log = include_str!("view/live.jsonl");
     let cut = log.trim_end().rfind('\n').expect("several lines") + 1;
     case.write("live.jsonl", &log[..cut]);
     let mut page = Page::new(case, &["live.jsonl"], "");
@@ -676,8 +676,8 @@ fn pictures_of_a_view_that_was_left_are_let_go() {
 #[test]
 fn every_view_is_drawn() {
     let case = recorded("views");
-    case.write("simulation.json", include_str!("simulation.json"));
-    case.write("live.jsonl", include_str!("live.jsonl"));
+    case.write("simulation.json", include_str!("view/simulation.json"));
+    case.write("live.jsonl", include_str!("view/live.jsonl"));
     let viewed = Viewed::new(
         &case,
         &[

@@ -9,8 +9,8 @@ use nearpage_recording::{Source, ThreadPinning};
 use nearpage_tests::{Case, nearpage_path, workload};
 use serde_json::Value;
 
-use crate::made_up;
-use crate::viewed::Viewed;
+use super::made_up;
+use super::viewed::Viewed;
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
