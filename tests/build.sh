@@ -7,7 +7,7 @@ without_std() { CARGO_PROFILE_DEV_PANIC=abort "$@"; }
 export RUSTC_WORKSPACE_WRAPPER=$PWD/tests/rustc
 
 # Builds what the tests run, with the features that the tests' own dependencies ask for: a build without the tests would be
-# one more of nearly everything.
+# one more of nearly everything. tests/rustc lints it, too.
 build_what_tests_run() {
     without_std cargo build --locked -p nearpage-preload
     export NEARPAGE_TESTS_HAVE_LIBRARY=1
