@@ -285,30 +285,48 @@ mod tests {
         parse_list(b"0-18446744073709551615").unwrap();
     }
 
-    #[test]
-    fn touched_pages_are_there_and_no_more() {
-        let pages = 16;
-        let address = sys::reserve(pages * 4096).unwrap();
-        let counters = RuleCounters::default();
-        let object = ObjectToTouch {
+    /// A new object of 16 pages that go round nodes.
+    fn reserved<'a>(
+        nodes: &'a [u16],
+        pages_max: u64,
+        counters: &'a RuleCounters,
+    ) -> ObjectToTouch<'a> {
+        let size_bytes = 16 * 4096;
+        ObjectToTouch {
             extent: Extent {
-                address,
-                size_bytes: pages * 4096,
+                address: sys::reserve(size_bytes).unwrap(),
+                size_bytes,
                 page_bytes: 4096,
                 unit_bytes: 4096,
             },
-            pattern: Pattern::Interleave(&[0, 900]),
-            counters: &counters,
+            pattern: Pattern::Interleave(nodes),
+            counters,
             is_writable: true,
-            pages_max: 9,
-        };
+            pages_max,
+        }
+    }
+
+    /// Which pages of such an object are in memory.
+    fn present(object: &ObjectToTouch<'_>) -> [bool; 16] {
+        let mut present = [0; 16];
+        let Extent {
+            address,
+            size_bytes,
+            ..
+        } = object.extent;
+        sys::mincore(address, size_bytes, &mut present, 4096).unwrap();
+        present.map(|present| present & 1 == 1)
+    }
+
+    #[test]
+    fn touched_pages_are_there_and_no_more() {
+        let counters = RuleCounters::default();
+        let object = reserved(&[0, 900], 9, &counters);
         for populates in [false, can_populate()] {
             touch(&[object], populates);
-            let mut present = [0; 16];
-            sys::mincore(address, pages * 4096, &mut present, 4096).unwrap();
-            for (page, present) in present.iter().enumerate() {
-                let planned = (address / 4096 + page).is_multiple_of(2) && page < 9;
-                assert_eq!(present & 1 == 1, planned, "page {page}");
+            for (page, present) in present(&object).into_iter().enumerate() {
+                let planned = (object.extent.address / 4096 + page).is_multiple_of(2) && page < 9;
+                assert_eq!(present, planned, "page {page}");
             }
         }
         let failures: Vec<_> = counters.failures.iter().collect();
@@ -318,26 +336,11 @@ mod tests {
     /// A thread on a node that an object, or a layer of it, does not go round took the pages of the first node.
     #[test]
     fn a_node_that_pages_do_not_go_round_touches_none() {
-        let pages = 16;
-        let address = sys::reserve(pages * 4096).unwrap();
         let counters = RuleCounters::default();
-        let object = ObjectToTouch {
-            extent: Extent {
-                address,
-                size_bytes: pages * 4096,
-                page_bytes: 4096,
-                unit_bytes: 4096,
-            },
-            pattern: Pattern::Interleave(&[1, 2]),
-            counters: &counters,
-            is_writable: true,
-            pages_max: 16,
-        };
+        let object = reserved(&[1, 2], 16, &counters);
         for (node, expected) in [(0, 0), (1, 8), (2, 16)] {
             touch_share(&object, node, false);
-            let mut present = [0; 16];
-            sys::mincore(address, pages * 4096, &mut present, 4096).unwrap();
-            let there = present.iter().filter(|present| **present & 1 == 1);
+            let there = present(&object).into_iter().filter(|present| *present);
             assert_eq!(there.count(), expected, "after node {node}");
         }
     }

@@ -1,6 +1,7 @@
 //! Assembly of objects, threads and teams from events and allocation logs.
 
 mod kernel;
+
 use std::path::Path;
 
 use super::making::{self, Block, access, exit, fork, map, name, record, segment};

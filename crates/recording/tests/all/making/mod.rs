@@ -1,5 +1,5 @@
 //! Parts of recordings for tests.
-#![allow(dead_code, reason = "each test file uses some")]
+#![allow(dead_code, reason = "an example uses some")]
 
 pub mod trace;
 
