@@ -41,7 +41,7 @@ pub struct PageRun {
 }
 
 /// Where an object's pages go. The plan file and the command line (`--place`) use the same forms: `block`,
-/// `block:0-48M/64M`, `block-cyclic:20M`, `tiles:2x4/384K`, `round-robin`, `object-blocks:2000`, `interleave`,
+/// `block:0-48M/64M`, `block:0-64M/64M/2:3:1`, `block-cyclic:20M`, `tiles:2x4/384K`, `round-robin`, `object-blocks:2000`, `interleave`,
 /// `interleave:0,2-3`, `interleave:0=3,1=1`, `thread:2`, `node:1`, `near:gpu0`, `runs`, `replicate`, `first-touch`. A
 /// pattern over another team than the plan's first names the team: `block@worker`, `thread:2@worker`.
 #[derive(Clone, Debug, PartialEq, Eq)]

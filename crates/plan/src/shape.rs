@@ -1,21 +1,23 @@
-//! Placements with a shape: shares of parts of an object, and tiles of an array of rows. Both are in proportion to the
-//! object, and are dealt anew to a team of another size.
+//! Placements with a shape: shares of parts of an object, equal or not, and tiles of an array of rows. They are in
+//! proportion to the object, and are dealt anew to a team of another size.
 
 use std::fmt;
 use std::ops::Range;
 
+use crate::proportions::Proportions;
 use crate::size::{bytes_of, print_size};
 
 /// Most parts of one object, and most tiles in a row or a column.
 const COUNT_MAX: usize = 4096;
 
-/// Parts of an object, each of which a team's threads use in equal shares: the used beginning of an array, or several
-/// arrays in one allocation. Written `0-12M,16M-48M/64M` for an object of 64 MiB; in objects of another size parts are
-/// larger or smaller in proportion.
+/// Parts of an object, each of which a team's threads use in shares: the used beginning of an array, or several arrays
+/// in one allocation. Written `0-12M,16M-48M/64M` for an object of 64 MiB; in objects of another size parts are larger
+/// or smaller in proportion. Shares are equal unless proportions follow: `0-64M/64M/2:3:1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     parts: Vec<Range<u64>>,
     of_bytes: u64,
+    proportions: Option<Proportions>,
 }
 
 impl Parts {
@@ -27,7 +29,29 @@ impl Parts {
             .iter()
             .all(|part| part.start < part.end && part.start < of_bytes);
         let count = (1..=COUNT_MAX).contains(&parts.len());
-        (ascend && inside && count).then_some(Self { parts, of_bytes })
+        (ascend && inside && count).then_some(Self {
+            parts,
+            of_bytes,
+            proportions: None,
+        })
+    }
+
+    /// The same parts in shares of these proportions.
+    pub fn with_proportions(self, proportions: Proportions) -> Self {
+        Self {
+            proportions: Some(proportions),
+            ..self
+        }
+    }
+
+    /// Proportions of the shares of each part; none: they are equal.
+    pub fn proportions(&self) -> Option<&Proportions> {
+        self.proportions.as_ref()
+    }
+
+    /// True if there is one part: all of the object.
+    pub fn is_whole(&self) -> bool {
+        matches!(&self.parts[..], [part] if *part == (0..self.of_bytes))
     }
 
     /// Size in bytes of the object that the parts are given for.
@@ -50,7 +74,11 @@ impl Parts {
         let parts = self.parts.iter();
         let parts = parts.map(|part| farther(part.start)..farther(part.end));
         let inside = parts.filter(|part| part.start < self.of_bytes).collect();
-        Self::new(inside, self.of_bytes)
+        let parts = Self::new(inside, self.of_bytes)?;
+        Some(Self {
+            proportions: self.proportions.clone(),
+            ..parts
+        })
     }
 
     /// Begins of shares in an object of `size_bytes`, strictly ascending from 0, each with the number of its thread
@@ -64,9 +92,13 @@ impl Parts {
         let mut shares: Vec<(u64, usize)> = Vec::new();
         let mut before: Option<u64> = None;
         for part in &self.parts {
-            let bytes = u128::from(part.end - part.start);
+            let bytes = part.end - part.start;
             for thread in 0..threads {
-                let offset = u128::from(part.start) + bytes * thread as u128 / threads as u128;
+                let within = match &self.proportions {
+                    Some(proportions) => proportions.begin(bytes, thread, threads),
+                    None => (u128::from(bytes) * thread as u128 / threads as u128) as u64,
+                };
+                let offset = u128::from(part.start) + u128::from(within);
                 let begin = match (thread, before) {
                     (0, None) => 0,
                     (0, Some(end)) => scaled(u128::from(end.midpoint(part.start))),
@@ -91,12 +123,20 @@ impl Parts {
             )
         };
         let (parts, of) = text.split_once('/').ok_or_else(expected)?;
+        let (of, proportions) = match of.split_once('/') {
+            Some((of, proportions)) => (of, Some(Proportions::read(proportions)?)),
+            None => (of, None),
+        };
         let part = |part: &str| {
             let (start, end) = part.split_once('-').ok_or_else(expected)?;
             Ok(bytes_of(start)?..bytes_of(end)?)
         };
         let parts: Result<Vec<_>, String> = parts.split(',').map(part).collect();
-        Self::new(parts?, bytes_of(of)?).ok_or_else(expected)
+        let parts = Self::new(parts?, bytes_of(of)?).ok_or_else(expected)?;
+        Ok(Self {
+            proportions,
+            ..parts
+        })
     }
 }
 
@@ -107,7 +147,11 @@ impl fmt::Display for Parts {
             let [start, end] = [part.start, part.end].map(print_size);
             write!(f, "{comma}{start}-{end}")?;
         }
-        write!(f, "/{}", print_size(self.of_bytes))
+        write!(f, "/{}", print_size(self.of_bytes))?;
+        match &self.proportions {
+            Some(proportions) => write!(f, "/{proportions}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -216,14 +260,16 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::proportions::tests::proportions;
 
     pub(crate) fn parts() -> impl Strategy<Value = Parts> {
         let part = (0u64..1 << 50, 1u64..1 << 50);
         (
             prop::collection::vec(part, 1..5),
             any::<u32>().prop_map(u64::from),
+            prop::option::of(proportions()),
         )
-            .prop_map(|(steps, more)| {
+            .prop_map(|(steps, more, proportions)| {
                 let mut at = 0;
                 let part = |(gap, bytes): (u64, u64)| {
                     let start = at + gap;
@@ -231,7 +277,11 @@ pub(crate) mod tests {
                     start..at
                 };
                 let parts: Vec<_> = steps.into_iter().map(part).collect();
-                Parts::new(parts, at + more).expect("parts ascend")
+                let parts = Parts::new(parts, at + more).expect("parts ascend");
+                Parts {
+                    proportions,
+                    ..parts
+                }
             })
     }
 
@@ -249,6 +299,19 @@ pub(crate) mod tests {
         );
         let twice = parts.shares(32 << 10, 2);
         assert_eq!(twice, [(0, 0), (4096, 1), (12288, 0), (24576, 1)]);
+    }
+
+    #[test]
+    fn shares_have_proportions() {
+        let parts = Parts::read("0-6K/8K/2:3:1").expect("parts");
+        assert_eq!(parts.to_string(), "0-6K/8K/2:3:1");
+        let shares = parts.shares(8 << 10, 3);
+        assert_eq!(shares, [(0, 0), (2048, 1), (5120, 2)]);
+        let twice = parts.shares(16 << 10, 3);
+        assert_eq!(twice, [(0, 0), (4096, 1), (10240, 2)]);
+        assert!(!parts.is_whole() && Parts::read("0-8K/8K/1:2").expect("parts").is_whole());
+        let farther = parts.farther(1, 2).expect("parts");
+        assert_eq!(farther.to_string(), "0-3K/8K/2:3:1");
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! Sizes of blocks, blocks over parts of an object, and tiles.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
-use nearpage_attribution::{ObjectGroup, RowShare, Segment};
-use nearpage_plan::{PageRun, Parts, Placement, REVERSED, Tiles};
+use nearpage_attribution::{ObjectGroup, RowShare};
+use nearpage_plan::{PageRun, Parts, Placement, Tiles};
 use nearpage_recording::ThreadIndex;
 
 use crate::context::Context;
@@ -58,7 +57,7 @@ const FITTED_SLACK: [f64; 2] = [0.01, 0.05];
 /// How much less of a group's samples another placement may explain than pieces, whose size was fitted to them. The
 /// samples that either leaves unexplained are mostly on pages where two pieces meet, and chance says on which side:
 /// two standard errors of the difference are allowed.
-fn fitted_slack(group: &ObjectGroup, explained: [f64; 2]) -> f64 {
+pub(crate) fn fitted_slack(group: &ObjectGroup, explained: [f64; 2]) -> f64 {
     let unexplained: f64 = explained.iter().map(|share| 1.0 - share).sum();
     let samples = (group.sample_count() as f64).max(1.0);
     let [least, most] = FITTED_SLACK;
@@ -108,7 +107,11 @@ pub(crate) fn cyclic(
 }
 
 /// Share of the samples that a pattern was fitted to that are of the thread to which a placement gives the page.
-fn samples_by_owner(context: &Context, group: &ObjectGroup, placement: &Placement) -> Option<f64> {
+pub(crate) fn samples_by_owner(
+    context: &Context,
+    group: &ObjectGroup,
+    placement: &Placement,
+) -> Option<f64> {
     let owner = owners(context, group, placement)?;
     let (mut own, mut all) = (0.0, 0.0);
     for cell in group.affinity.pattern_cells() {
@@ -174,151 +177,6 @@ fn owners<'a>(
             Holder::Node(_) | Holder::Spread(_) | Holder::Everywhere => None,
         },
     )
-}
-
-/// Shares of an object, or of several arrays in one allocation. The segments' users have to be the threads of a team in
-/// order, or in reverse order, over and over. None if they are not, or if equal shares explain clearly fewer samples:
-/// of accesses, a single sample may stand for more than many others.
-pub(crate) fn arrays(
-    context: &Context,
-    group: &ObjectGroup,
-    segments: &[Segment],
-) -> Option<Placement> {
-    let samples: f64 = segments.iter().map(|one| one.samples).sum();
-    let by_users: f64 = segments.iter().map(|one| one.samples * one.share).sum();
-    let least = by_users / samples.max(f64::MIN_POSITIVE) - SHARES_SLACK;
-    let of_team = |(team, threads): (String, Cow<[ThreadIndex]>)| {
-        let parts = parts_of_team(group, segments, &threads)?;
-        let placement = match parts.as_slice() {
-            [whole] if *whole == (0..group.size_bytes) => Placement::Block { team },
-            _ => {
-                let parts = Parts::new(parts, group.size_bytes)?;
-                Placement::Parts { parts, team }
-            }
-        };
-        let own = samples_by_owner(context, group, &placement)?;
-        (own >= least).then_some((own, placement))
-    };
-    let orders = context.teams().flat_map(|(name, threads)| {
-        let reversed = threads.iter().rev().copied().collect();
-        [
-            (name.to_owned(), Cow::Borrowed(threads)),
-            (format!("{name}{REVERSED}"), Cow::Owned(reversed)),
-        ]
-    });
-    let found = orders.filter_map(of_team);
-    let best = found.reduce(|best, next| if next.0 > best.0 { next } else { best });
-    best.map(|(_, placement)| placement)
-}
-
-/// A round with this share of the team's threads is whole: small arrays do not show all threads.
-const WHOLE_ROUND: f64 = 0.75;
-
-/// The arrays that a team's threads go through in order. A used part between two of them is an array, too, though it
-/// has too few samples to show its shares.
-fn parts_of_team(
-    group: &ObjectGroup,
-    segments: &[Segment],
-    threads: &[ThreadIndex],
-) -> Option<Vec<Range<u64>>> {
-    let count = threads.len();
-    if count < 2 {
-        return None;
-    }
-    let page = group.affinity.page_bytes;
-    let member = |user| threads.iter().position(|&thread| thread == user);
-    // Rounds, each of members in turn: number of the thread, begin and end of its pages in bytes.
-    let mut rounds: Vec<Vec<(usize, u64, u64)>> = Vec::new();
-    for segment in segments.iter().filter(|one| one.share >= 0.5) {
-        let number = member(segment.user)?;
-        let [begin, end] = segment.part_bytes(&group.affinity);
-        match rounds.last_mut().and_then(|round| round.last_mut()) {
-            Some(last) if last.0 == number => last.2 = end,
-            Some(last) if last.0 < number => {
-                rounds.last_mut()?.push((number, begin, end));
-            }
-            _ => rounds.push(vec![(number, begin, end)]),
-        }
-    }
-    let ends = |round: &[(usize, u64, u64)]| {
-        let is_whole = round.len() as f64 >= WHOLE_ROUND * count as f64;
-        is_whole.then(|| equal_shares(&boundaries(round, count), count))
-    };
-    let whole: Vec<(f64, f64)> = rounds.iter().filter_map(|round| ends(round)).collect();
-    if whole.is_empty() {
-        return None;
-    }
-    let begin_of = |segment: &Segment| segment.part_bytes(&group.affinity)[0];
-    let is_used = |from: u64, to: u64| {
-        let mut begins = segments.iter().map(begin_of);
-        begins.any(|begin| begin >= from && begin < to)
-    };
-    let mut parts: Vec<Range<u64>> = Vec::new();
-    for (start, end) in whole {
-        let mut start = start.max(0.0).round() as u64;
-        let end = end.max(0.0).round() as u64;
-        let near_bytes = end.saturating_sub(start) / 16;
-        if let Some(before) = parts.last_mut() {
-            // Neighbouring arrays meet half-way, unless an unused part or a small array lies between them.
-            if start < before.end || start - before.end <= near_bytes {
-                before.end = before.end.midpoint(start);
-                start = before.end;
-            } else if is_used(before.end, start) {
-                let between = before.end..start;
-                parts.push(between);
-            }
-        } else if start <= 2 * page {
-            start = 0;
-        } else if is_used(0, start.saturating_sub(near_bytes)) {
-            parts.push(0..start);
-        }
-        parts.push(start..end);
-    }
-    let last = parts.last_mut()?;
-    let (end, size) = (last.end, group.size_bytes);
-    if end.abs_diff(size) <= (size / 32).max(2 * page) {
-        last.end = size;
-    } else if end < size && is_used(end, size) {
-        parts.push(end..size);
-    }
-    Some(parts)
-}
-
-/// Boundaries between a round's shares, by number, as far as its members show them: half-way between neighbouring
-/// members.
-fn boundaries(round: &[(usize, u64, u64)], count: usize) -> Vec<(usize, u64)> {
-    let mut known: Vec<(usize, u64)> = Vec::new();
-    let (first, last) = (round[0], round[round.len() - 1]);
-    if first.0 == 0 {
-        known.push((0, first.1));
-    }
-    for pair in round.windows(2).filter(|pair| pair[0].0 + 1 == pair[1].0) {
-        known.push((pair[1].0, pair[0].2.midpoint(pair[1].1)));
-    }
-    if last.0 + 1 == count {
-        known.push((count, last.2));
-    }
-    known
-}
-
-/// Share of the accesses by which equal shares may explain less than segments, which begin where samples suit them.
-const SHARES_SLACK: f64 = 0.03;
-
-/// First and last of boundaries at equal distances, fitted to the known ones by least squares. Boundaries have numbers
-/// from 0 to `count`.
-fn equal_shares(boundaries: &[(usize, u64)], count: usize) -> (f64, f64) {
-    let known = (boundaries.len() as f64).max(1.0);
-    let middle: f64 = boundaries.iter().map(|one| one.0 as f64).sum::<f64>() / known;
-    let mean: f64 = boundaries.iter().map(|one| one.1 as f64).sum::<f64>() / known;
-    let (mut slope, mut squares) = (0.0, 0.0);
-    for &(number, boundary) in boundaries {
-        let aside = number as f64 - middle;
-        slope += aside * boundary as f64;
-        squares += aside * aside;
-    }
-    let each = slope / squares.max(f64::MIN_POSITIVE);
-    let at = |number: f64| mean + each * (number - middle);
-    (at(0.0), at(count as f64))
 }
 
 /// Tiles of a team; none unless its threads have them in order, as many in each share of the rows, and shares are about

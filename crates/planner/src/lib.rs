@@ -11,6 +11,7 @@
 
 mod affinity;
 mod analysis;
+mod arrays;
 pub mod auto;
 mod blocks;
 mod confidence;

@@ -30,7 +30,8 @@ use nearpage_attribution::{ObjectGroup, Pattern, find_segments};
 use nearpage_plan::{Owner, Placement, REVERSED};
 
 use crate::affinity::Equation;
-use crate::blocks::{arrays, by_owner, cyclic, over_part, tiles};
+use crate::arrays::arrays;
+use crate::blocks::{by_owner, cyclic, over_part, tiles};
 use crate::context::Context;
 use crate::effect::share_near;
 use crate::parameters::Parameters;
@@ -223,7 +224,11 @@ fn one_after_the_other(parts: &str, placement: &Placement) -> String {
         }
         _ => "",
     };
-    format!("{parts}, one after the other of a team's threads{order}")
+    let sizes = match placement {
+        Placement::Parts { parts, .. } if parts.proportions().is_some() => " of unequal sizes",
+        _ => "",
+    };
+    format!("{parts}{sizes}, one after the other of a team's threads{order}")
 }
 
 /// Adds to the rule the share of accesses that are by the owner.

@@ -85,7 +85,7 @@ pub struct Run {
     /// small objects included, stacks excluded).
     ///
     /// WHERE: `block` (a contiguous share for each thread), `block:0-48M/64M` (the same of the first 48M of 64M, in
-    /// proportion for other sizes), `block-cyclic:SIZE`, `tiles:2x4/384K` (two shares of rows of 384K, four of columns),
+    /// proportion for other sizes), `block:0-64M/64M/2:3:1` (unequal shares), `block-cyclic:SIZE`, `tiles:2x4/384K` (two shares of rows of 384K, four of columns),
     /// `round-robin` (the objects of a `function:` to threads in turn, in the order of allocation), `object-blocks:2000`
     /// (a contiguous share of 2000 such objects for each thread), `interleave[:NODES]` (nodes as numactl writes them, or
     /// with weights: `0=3,1=1`), `node:N`, `near:DEVICE` (the node next to `gpu0`, `nic0` or `nvme0`; `nearpage machine`

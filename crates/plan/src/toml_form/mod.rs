@@ -53,7 +53,8 @@
 //! size = 67108864
 //! placement = "block:0-48M/64M"   # shares of the used part of an object of 64 MiB; of several arrays in one object:
 //!                                 # "block:0-24M,24M-64M/64M"; tiles, with rows of 384 KiB in two shares of
-//!                                 # the rows and four columns: "tiles:2x4/384K". All are for teams of any size
+//!                                 # the rows and four columns: "tiles:2x4/384K"; unequal shares:
+//!                                 # "block:0-64M/64M/2:3:1". All are for teams of any size
 //!
 //! [[object]]
 //! name = "large heap objects"

@@ -2,7 +2,7 @@
 
 use nearpage_amount::percent;
 use nearpage_attribution::{Cell, ObjectGroup, Pattern};
-use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
+use nearpage_plan::{Decision, Owner, Placement, Proportions, Start, Subject};
 
 use crate::affinity::{self, Equation};
 use crate::context::Context;
@@ -248,7 +248,10 @@ fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -
     let runs = match &decision.placement {
         Placement::Runs(runs) => runs,
         // Two numbers for each part: its beginning and its end.
-        Placement::Parts { parts, .. } => return 2 * parts.count(),
+        Placement::Parts { parts, .. } => {
+            let proportions = parts.proportions().map_or(0, Proportions::count);
+            return 2 * parts.count() + proportions;
+        }
         Placement::Tiles { .. } => return 3,
         _ => return 0,
     };

@@ -43,6 +43,8 @@ pub(super) fn resized(
     };
     let placement = match &decision.placement {
         Placement::Runs(runs) => Placement::Runs(scaled(runs, times, by)?),
+        // As a block's, shares of all of an object are in proportion to any size of it.
+        Placement::Parts { parts, .. } if parts.is_whole() => return None,
         Placement::Parts { parts, team } => Placement::Parts {
             parts: parts.farther(times, by)?,
             team: team.clone(),

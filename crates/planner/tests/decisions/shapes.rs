@@ -111,6 +111,47 @@ fn a_small_array_between_two_others_is_in_shares_too() {
     assert_eq!(decision.effect.local_after, 1.0);
 }
 
+/// Eight threads have shares of one array, of different sizes. Sizes that repeat belong to the threads' numbers, others
+/// may belong to the data.
+#[test]
+fn unequal_shares_grow_with_the_object() {
+    for (pages, expected) in [
+        (
+            [8, 12, 4, 6, 8, 12, 4, 6],
+            "block:0-240K/240K/667:1000:333:500:...",
+        ),
+        (
+            [8, 12, 4, 6, 2, 4, 12, 12],
+            "block:0-240K/240K/667:1000:333:500:167:333:1000:1000",
+        ),
+    ] {
+        let segment = |(number, first_page): (u32, u32)| Segment {
+            first_page,
+            last_page: first_page + pages[number as usize] - 1,
+            user: ThreadIndex(number),
+            share: 1.0,
+            samples: 8.0 * f64::from(pages[number as usize]),
+        };
+        let first = |number: u32| pages[..number as usize].iter().sum();
+        let segments = (0..8).map(|number| segment((number, first(number))));
+        let owner = |page: u32| (1..8).filter(|&number| first(number) <= page).count() as u32;
+        let cells: Vec<_> = (0..60).map(|page| (page, owner(page), 8.0)).collect();
+        let mut recording = Recording::new(8);
+        recording.object("build", 60, Pattern::Segments(segments.collect()), &cells);
+        let plan = recording.decide(Policy::Object, &opteron());
+        let decision = only(&plan);
+        assert_eq!(decision.placement.to_string(), expected);
+        assert_eq!(decision.effect.local_after, 1.0);
+        assert!(
+            decision
+                .why
+                .contains("8 contiguous parts of unequal sizes, one after the other"),
+            "{}",
+            decision.why
+        );
+    }
+}
+
 /// Segments are found from samples, and so are the shares that stand for them: one sample of another thread's share
 /// counts once, however many accesses it stands for.
 #[test]
