@@ -9,8 +9,8 @@ use crate::{
 
 /// Largest error of a boundary, as a part of a share, for shares to count as equal: one row more in a dozen.
 const UNEQUAL: f64 = 0.085;
-/// Share of the accesses that unequal shares must explain beyond equal ones.
-const UNEQUAL_COST: f64 = 0.045;
+/// Least and greatest share of the samples that unequal shares must explain beyond equal ones.
+const UNEQUAL_COST: [f64; 2] = [0.02, 0.045];
 /// Largest shortfall of the last share, in shares, per other thread: shares are rounded up to rows.
 const LAST_SHORTER: f64 = 0.125;
 
@@ -20,6 +20,8 @@ pub(crate) struct Shares {
     pages: Vec<[u32; 2]>,
     /// Share of the accesses to all segments that their owners make.
     owned: f64,
+    /// Number of samples of all segments.
+    samples: f64,
 }
 
 impl Shares {
@@ -38,6 +40,7 @@ impl Shares {
         is_in_order.then(|| Self {
             pages: owned.into_iter().map(|one| one.1).collect(),
             owned: by_owners / samples.max(f64::MIN_POSITIVE),
+            samples,
         })
     }
 
@@ -45,7 +48,11 @@ impl Shares {
     /// Boundaries count as different only if they also explain more, as a neighbour reads the rows beside a share,
     /// too.
     pub fn are_equal(&self, start_bytes: f64, block_bytes: f64, page: f64, explained: f64) -> bool {
-        if self.owned - explained <= UNEQUAL_COST {
+        // Segments begin where samples suit them: each boundary gains about a sample by chance.
+        let fitted = self.pages.len() as f64 - 1.0;
+        let by_chance = (fitted + 2.0 * fitted.sqrt()) / self.samples.max(1.0);
+        let [least, most] = UNEQUAL_COST;
+        if self.owned - explained <= by_chance.clamp(least, most) {
             return true;
         }
         let off = UNEQUAL * block_bytes;

@@ -116,9 +116,12 @@ pub(crate) fn main_user(page: &[Cell]) -> Option<ThreadIndex> {
 }
 
 /// True if the pages whose first touch was seen were touched by their owners, at several places, one small page at a
-/// time. Pages that one thread filled are known without a pattern. `reach`: small pages in a huge page.
+/// time. A page in which two owners meet may belong to either, so that pages between others of their owner suffice.
+/// Pages that one thread filled are known without a pattern. `reach`: small pages in a huge page.
 fn are_by_owners(context: &Context, group: &ObjectGroup, reach: u32) -> bool {
-    let (mut seen, mut all, mut by_owners) = (0.0, 0.0, 0.0);
+    let mut seen = 0.0;
+    // Numbers of pages with an owner, and of those that their owners touched: all, and pages between others of the owner.
+    let mut owned = [[0.0; 2]; 2];
     let mut places = BTreeSet::new();
     let mut huge_pages = BTreeSet::new();
     for &(page, toucher) in &group.first_touches {
@@ -127,14 +130,20 @@ fn are_by_owners(context: &Context, group: &ObjectGroup, reach: u32) -> bool {
         };
         huge_pages.insert(page / reach);
         seen += 1.0;
-        let Some(owner) = owner(group, page, &context.attribution.teams) else {
+        let owner_of = |page| owner(group, page, &context.attribution.teams);
+        let Some(owner) = owner_of(page) else {
             continue;
         };
-        all += 1.0;
         let is_own = context.places.of(owner) == Some(place);
-        by_owners += f64::from(u8::from(is_own));
+        let is_between =
+            owner_of(page + 1) == Some(owner) && page > 0 && owner_of(page - 1) == Some(owner);
+        for [all, by_owners] in &mut owned[..1 + usize::from(is_between)] {
+            *all += 1.0;
+            *by_owners += f64::from(u8::from(is_own));
+        }
         places.insert(place);
     }
     let are_small = seen >= FAULTS_A_HUGE_PAGE * huge_pages.len() as f64;
-    places.len() > 1 && are_small && all >= KNOWN_MIN && by_owners >= BY_OWNERS * all
+    let are_own = |&[all, by_owners]: &[f64; 2]| all >= KNOWN_MIN && by_owners >= BY_OWNERS * all;
+    places.len() > 1 && are_small && owned.iter().any(are_own)
 }

@@ -205,6 +205,33 @@ fn auto_leaves_alone_what_it_cannot_improve_or_does_not_know() {
     assert_eq!(plan.decisions, []);
 }
 
+/// Threads go round in pieces of 3.3 pages, and touched them first. A page in which two pieces meet is of the thread
+/// with less of it, which came first. Two of three pages have no fault in the recording.
+#[test]
+fn owners_touched_their_pieces_though_pages_belong_to_two() {
+    const PIECE: u64 = 13_500;
+    let owner = |offset: u64| (offset / PIECE % 8) as u32;
+    let owners = |page: u32| {
+        let begin = u64::from(page) * PAGE;
+        [begin, begin + PAGE / 2, begin + PAGE - 1].map(owner)
+    };
+    let cells: Vec<(u32, u32, f32)> = (0..576).map(|page| (page, owners(page)[1], 8.0)).collect();
+    let pattern = Pattern::BlockCyclic {
+        team: 0,
+        block_bytes: PIECE,
+        period_bytes: 8 * PIECE,
+    };
+    let touch = |page: u32| {
+        let [first, most, last] = owners(page);
+        (page, ThreadIndex(if first == most { last } else { first }))
+    };
+    let mut recording = Recording::new(8);
+    recording
+        .object("build", 576, pattern, &cells)
+        .first_touches = (0..576).step_by(3).map(touch).collect();
+    assert_eq!(recording.decide(Policy::Auto, &opteron()).decisions, []);
+}
+
 /// Pages that any thread may read, with a sample or two each: a run for each page fits only these samples.
 #[test]
 fn auto_does_not_take_chance_for_affinity() {
