@@ -11,8 +11,9 @@ use crate::blocks::{fitted_slack, samples_by_owner};
 use crate::context::Context;
 
 /// Shares of an object, or of several arrays in one allocation. The segments' users have to be the threads of a team in
-/// order, or in reverse order, over and over. Shares are equal, or else unequal ones of one array. None if both explain
-/// clearly fewer samples: of accesses, a single sample may stand for more than many others.
+/// order, or in reverse order, over and over. Shares are equal, unless unequal ones of one array explain clearly more
+/// samples. None if both explain clearly fewer than the segments: of accesses, a single sample may stand for more than
+/// many others.
 pub(crate) fn arrays(
     context: &Context,
     group: &ObjectGroup,
@@ -27,8 +28,8 @@ pub(crate) fn arrays(
             let own = samples_by_owner(context, group, &placement)?;
             (own >= least).then_some((own, placement))
         };
-        let equal = || {
-            let parts = parts_of_team(group, segments, &rounds, threads.len())?;
+        let equal = parts_of_team(group, segments, &rounds, threads.len());
+        let equal = equal.and_then(|parts| {
             let team = team.clone();
             explained(match parts.as_slice() {
                 [whole] if *whole == (0..group.size_bytes) => Placement::Block { team },
@@ -37,19 +38,19 @@ pub(crate) fn arrays(
                     Placement::Parts { parts, team }
                 }
             })
+        });
+        let unequal = match rounds.as_slice() {
+            [round] => unequal_shares(context, group, round, (&team, threads.len())),
+            _ => None,
         };
-        let unequal = || {
-            let [round] = rounds.as_slice() else {
-                return None;
-            };
-            explained(unequal_shares(
-                context,
-                group,
-                round,
-                (&team, threads.len()),
-            )?)
-        };
-        equal().or_else(unequal)
+        match (equal, unequal.and_then(explained)) {
+            (Some(equal), Some(unequal))
+                if unequal.0 > equal.0 + fitted_slack(group, [equal.0, unequal.0]) =>
+            {
+                Some(unequal)
+            }
+            (equal, unequal) => equal.or(unequal),
+        }
     };
     let orders = context.teams().flat_map(|(name, threads)| {
         let reversed = threads.iter().rev().copied().collect();

@@ -4,8 +4,9 @@
 //! Sampling may take [`FIXED_NS`] of processor time, or [`SHARE`] of the program's time, whichever is more. A person notices
 //! neither. Up to [`EQUAL_LIMITS_NS`] of program time (16 s), the fixed budget is larger, and is spent as follows:
 //!
-//! - Each *phase* gets a part of the remaining budget. For half a second its samples come at one rate; with each doubling of
-//!   the phase's length, half of its unspent part is spent. A phase begins with the program, at a mark of the
+//! - Each *phase* gets a part of the remaining budget. For half a second its samples come at one rate; then each doubling of
+//!   the phase's length gets about as many samples, up to `EQUAL_LIMITS_NS`. A few samples late in a run would each stand
+//!   for many early ones, and outweigh them. A phase begins with the program, at a mark of the
 //!   program's stable part, and when 1.5 times as many threads are busy as when the last phase began. A phase with a single
 //!   thread gets at most half, as a single thread mostly initialises what others use later.
 //! - The rate stays high enough to notice newly busy threads within a fifth of the phase's length so far.
@@ -48,7 +49,7 @@ const GROWTH: f64 = 1.5;
 
 /// Length of a phase's beginning in program time, and the part of the phase's allowance that is spent in it.
 const BEGINNING_NS: f64 = 500e6;
-const BEGINNING_PART: f64 = 0.95;
+const BEGINNING_PART: f64 = 0.72;
 
 /// Least rate, relative to a phase's length: each doubling of the length gets `SAMPLES_PER_LENGTH` × ln 2 samples of
 /// all threads.
@@ -149,7 +150,8 @@ impl Budget {
 
         let phase_ns =
             (phase.allowance_ns - (spent_ns - phase.spent_ns)).clamp(0.0, left_ns.max(0.0));
-        let a_second = phase_ns * hazard(phase.active_ns) * 1e9 / running;
+        let to_go_ns = (EQUAL_LIMITS_NS - program_ns).max(0.0) / running;
+        let a_second = phase_ns * hazard(phase.active_ns, to_go_ns) * 1e9 / running;
         let even_ns = match EQUAL_LIMITS_NS - program_ns {
             to_go_ns if to_go_ns > 0.0 => {
                 let later_ns = phase.later_ns * to_go_ns / EQUAL_LIMITS_NS;
@@ -205,11 +207,12 @@ fn rounds_ns(progress: &Progress) -> f64 {
 }
 
 /// Part of the remaining allowance to spend per nanosecond. The beginning spends evenly; afterwards, each doubling of
-/// the phase's length spends half of the remaining allowance.
-fn hazard(active_ns: f64) -> f64 {
+/// the phase's length spends as much, until both limits are equal after `to_go_ns`. In the last of these times e, and
+/// later, each doubling spends half of what is left.
+fn hazard(active_ns: f64, to_go_ns: f64) -> f64 {
     match active_ns < BEGINNING_NS {
         true => 1.0 / (BEGINNING_NS / BEGINNING_PART - active_ns),
-        false => 1.0 / active_ns,
+        false => 1.0 / (active_ns * (1.0 + to_go_ns / active_ns).ln().max(1.0)),
     }
 }
 
@@ -289,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_second_of_two_threads_has_thousands_of_samples() {
-        for cost_ns in [8e3, 12e3, 16e3] {
+        for cost_ns in [8e3, 10e3, 12e3] {
             let run = run(&[(1.0, 2.0)], 2, |_| cost_ns, 30e3);
             assert!(run.samples() >= 4_000.0, "{} at {cost_ns}", run.samples());
             assert!(run.beyond_ns <= 0.0);
@@ -333,7 +336,7 @@ mod tests {
             });
             *then.unwrap()
         };
-        assert!(at(0.4) > 2.0 * at(0.8) && at(0.8) > at(2.0));
+        assert!(at(0.2) > 2.0 * at(0.8) && at(0.8) > at(2.0));
         assert!(run.rates_hz.iter().all(|rate| *rate > 10.0));
     }
 

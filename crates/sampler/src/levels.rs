@@ -5,7 +5,8 @@
 //! Switching events on and off does. So a few events with different rates are open. A rate between two sums of their
 //! rates is made by alternating between the two sets. Below the lowest rate, the slowest event is on for part of the
 //! time. Two events make up the rate of long runs, so one of them samples all of the time once a short run has spent
-//! most of its budget.
+//! most of its budget. A further event between these and the fastest keeps the weights of samples alike: the less they
+//! differ, the more a number of samples tells.
 //!
 //! A running sum of the shares, with a random start, picks the set of each interval. Each interval uses the upper set
 //! with its share as probability, independent of earlier shares, so sums of weights are right on average.
@@ -17,9 +18,10 @@ const FAST_HZ: f64 = 4_001.0;
 /// The slowest event's part of the steady rate. The other event's rate is 4 + the golden ratio times as high. No
 /// simple fraction is close to this number, so the two events hardly ever sample at once.
 const SLOWEST_PART: f64 = 0.151_102_365_260_105;
-/// Largest number of CPUs for a second steady event. Each thread inherits every event once per CPU, so events are
-/// expensive on larger machines.
+/// Largest numbers of CPUs for a second steady event, and for an event between the steady ones and the fastest. Each
+/// thread inherits every event once per CPU, so events are expensive on larger machines.
 const CPUS_OF_THREE: usize = 64;
+const CPUS_OF_FOUR: usize = 32;
 /// Smallest share of the time for which sampling is on. With less, one interval would be a rough estimate of too many.
 const SHARE_MIN: f64 = 0.25;
 /// Share of the time from which sampling does not pause.
@@ -40,6 +42,11 @@ pub(crate) fn event_rates_hz(steady_hz: f64, cpus: usize, max_hz: f64) -> Vec<f6
     };
     // The kernel throttles by tick, as soon as samples exceed the limit's part of a tick.
     if FAST_HZ <= max_hz / 2.0 {
+        // A sample at the steady rate would outweigh dozens of samples at the fastest rate, so that few samples decided
+        // how much work a thread seems to do.
+        if cpus <= CPUS_OF_FOUR {
+            rates.push((steady_hz * FAST_HZ).sqrt());
+        }
         rates.push(FAST_HZ);
     }
     rates
@@ -162,7 +169,11 @@ mod tests {
 
     #[test]
     fn wide_machines_and_low_limits_have_fewer_events() {
-        let three = event_rates_hz(251.0, 2, 100_000.0);
+        let four = event_rates_hz(251.0, 2, 100_000.0);
+        assert_eq!((four.len(), four[3]), (4, 4_001.0));
+        // As many times the steady rate as the fastest is of it.
+        assert!((four[2] / 251.0 - 4_001.0 / four[2]).abs() < 1e-9);
+        let three = event_rates_hz(251.0, 64, 100_000.0);
         assert_eq!((three.len(), three[2]), (3, 4_001.0));
         assert!(((three[0] + three[1]) / 251.0 - 1.0).abs() < 1e-9);
         // No small multiple of one period is close to a multiple of the other.
