@@ -207,8 +207,8 @@ fn rounds_ns(progress: &Progress) -> f64 {
 }
 
 /// Part of the remaining allowance to spend per nanosecond. The beginning spends evenly; afterwards, each doubling of
-/// the phase's length spends as much, until both limits are equal after `to_go_ns`. In the last of these times e, and
-/// later, each doubling spends half of what is left.
+/// the phase's length spends as much, until both limits are equal after `to_go_ns`. From about a third of the way there
+/// on, each doubling spends half of what is left.
 fn hazard(active_ns: f64, to_go_ns: f64) -> f64 {
     match active_ns < BEGINNING_NS {
         true => 1.0 / (BEGINNING_NS / BEGINNING_PART - active_ns),
@@ -338,6 +338,27 @@ mod tests {
         };
         assert!(at(0.2) > 2.0 * at(0.8) && at(0.8) > at(2.0));
         assert!(run.rates_hz.iter().all(|rate| *rate > 10.0));
+    }
+
+    /// Each sample stands for the time from one to the next. Samples of such weights tell as much as (Σ w)² ÷ Σ w²
+    /// samples of one weight (L. Kish, Survey Sampling, 1965).
+    #[test]
+    fn late_samples_do_not_outweigh_early_ones() {
+        for seconds in [1.0, 2.0, 3.9] {
+            let run = run(&[(seconds, 2.0)], 2, |_| 12e3, 30e3);
+            let (mut passed_s, mut squares) = (0.0, 0.0);
+            for &rate_hz in &run.rates_hz {
+                let step_s = step_ns(rate_hz, 300.0) / 1e9;
+                passed_s += step_s;
+                squares += step_s / rate_hz;
+            }
+            let equal = 2.0 * passed_s * passed_s / squares;
+            assert!(
+                equal > 0.15 * run.samples(),
+                "{equal} of {} in {seconds} s",
+                run.samples()
+            );
+        }
     }
 
     /// Other processes disturb the recorder's caches and time, so that more than planned was spent.
