@@ -8,7 +8,7 @@
 //!   the phase's length gets about as many samples, up to `EQUAL_LIMITS_NS`. A few samples late in a run would each stand
 //!   for many early ones, and outweigh them. A phase begins with the program, at a mark of the
 //!   program's stable part, and when 1.5 times as many threads are busy as when the last phase began. A phase with a single
-//!   thread gets at most half, as a single thread mostly initialises what others use later.
+//!   thread gets at most 42 %, as a single thread mostly initialises what others use later.
 //! - The rate stays high enough to notice newly busy threads within a fifth of the phase's length so far.
 //! - Budget that no phase claims is spread evenly over the time up to `EQUAL_LIMITS_NS`.
 //! - [`FLOOR_SHARE`] of the program's time is always spent on samples. On a busy machine everything takes longer than
@@ -41,7 +41,7 @@ const SAMPLES_WANTED: f64 = 5_000.0;
 /// Least and greatest part of the remaining budget for a phase of several threads.
 const PARALLEL_PART: [f64; 2] = [0.6, 0.97];
 /// Least and greatest part of the remaining budget for a phase of one thread.
-const SERIAL_PART: [f64; 2] = [0.3, 0.5];
+const SERIAL_PART: [f64; 2] = [0.3, 0.42];
 /// Mean number of busy threads from which a phase counts as one of several threads.
 const SEVERAL: f64 = 1.5;
 /// Growth of the number of busy threads that begins a new phase.
