@@ -43,7 +43,7 @@ pub(crate) fn arrays(
             [round] => unequal_shares(context, group, round, (&team, threads.len())),
             _ => None,
         };
-        match (equal, unequal.and_then(explained)) {
+        match (equal, unequal.filter(|unequal| unequal.0 >= least)) {
             (Some(equal), Some(unequal))
                 if unequal.0 > equal.0 + fitted_slack(group, [equal.0, unequal.0]) =>
             {
@@ -100,13 +100,14 @@ fn rounds(
 const UNSEEN_END: u64 = 32;
 
 /// Shares of one array that differ in size, for a round of all `count` threads of a team. If the sizes repeat along the
-/// team, they follow from the thread's number. Otherwise they may as well follow from the data.
+/// team, they follow from the thread's number. Otherwise they may as well follow from the data. Also returns the share of
+/// the samples that they explain.
 fn unequal_shares(
     context: &Context,
     group: &ObjectGroup,
     round: &[Share],
     (team, count): (&str, usize),
-) -> Option<Placement> {
+) -> Option<(f64, Placement)> {
     if round.len() != count {
         return None;
     }
@@ -149,7 +150,7 @@ fn unequal_shares(
         let slack = fitted_slack(group, [all.0, found.0]);
         (found.0 >= all.0 - slack).then_some(found)
     });
-    Some(repeating.unwrap_or(all).1)
+    Some(repeating.unwrap_or(all))
 }
 
 /// Proportions of sizes, of which the largest is 1000.
