@@ -346,7 +346,7 @@ impl Daemon {
     ) -> FxHashMap<ProcessIndex, RequestedMoves> {
         let requests = MoveRequests {
             nodes: &self.nodes,
-            memory_nodes: self.head.memory_nodes,
+            near_memory_nodes: self.head.setting().near_memory_nodes,
             page_bytes: self.settings.page_bytes,
             pages: &self.pages,
             homes: &self.homes,
@@ -449,14 +449,10 @@ fn narrow(process: ProcessIndex) -> u16 {
     process.0.min(u16::MAX.into()) as u16
 }
 
-/// Bit n is set: the node at position n has memory.
-fn memory_nodes(machine: &Machine) -> u64 {
-    let with_memory = machine.nodes_with_memory();
-    machine
-        .nodes
-        .iter()
-        .enumerate()
-        .filter(|(at, node)| *at < 64 && with_memory.contains(&node.id))
+/// Bit n is set: the node at position n is one of `nodes`.
+fn bits(machine: &Machine, nodes: &[NodeId]) -> u64 {
+    let all = machine.nodes.iter().enumerate();
+    all.filter(|(at, node)| *at < 64 && nodes.contains(&node.id))
         .fold(0, |bits, (at, _)| bits | 1 << at)
 }
 
@@ -466,7 +462,8 @@ fn head(settings: &Settings, machine: &Machine) -> Head {
         policy: settings.policy.name().to_owned(),
         parameters: settings.policy.parameters(),
         nodes: machine.nodes.iter().map(|node| node.id.0).collect(),
-        memory_nodes: memory_nodes(machine),
+        memory_nodes: bits(machine, &machine.nodes_with_memory()),
+        near_memory_nodes: Some(bits(machine, &machine.nodes_with_near_memory())),
         cpus_per_node: machine.cpus_per_node(),
         distance: machine.distance.clone().unwrap_or_default(),
         clock_mhz: settings.clock_mhz,

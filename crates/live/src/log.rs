@@ -36,6 +36,9 @@ pub struct Head {
     pub nodes: Vec<u16>,
     /// Bit n is set: the node at position n has memory.
     pub memory_nodes: u64,
+    /// Bit n is set: the node at position n has memory, and is not a far node without CPUs. Missing in earlier logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near_memory_nodes: Option<u64>,
     /// CPUs per node, the lowest number if nodes differ; 0: unknown, or missing in an older log.
     #[serde(default)]
     pub cpus_per_node: u32,
@@ -297,6 +300,7 @@ impl Head {
             pages: self.pages,
             clock_ghz: f64::from(self.clock_mhz.max(1)) / 1000.0,
             memory_nodes: self.memory_nodes,
+            near_memory_nodes: self.near_memory_nodes.unwrap_or(self.memory_nodes),
             cpus_per_node: self.cpus_per_node,
             every: 1,
             seed: self.seed,
@@ -352,6 +356,7 @@ mod tests {
             parameters: policy.parameters(),
             nodes: vec![0, 2],
             memory_nodes: 0b11,
+            near_memory_nodes: Some(0b11),
             cpus_per_node: 1,
             distance: Vec::new(),
             clock_mhz: 1000,

@@ -233,6 +233,7 @@ mod tests {
             pages: 10,
             clock_ghz: 2.0,
             memory_nodes: 0b1111,
+            near_memory_nodes: 0b1111,
             cpus_per_node: 0,
             every: 1,
             seed: 0,

@@ -24,8 +24,8 @@ pub struct RequestedMoves {
 pub struct MoveRequests<'a> {
     /// Numbers of the machine's nodes, by position.
     pub nodes: &'a [NodeId],
-    /// Bit n is set: the node at position n has memory.
-    pub memory_nodes: u64,
+    /// Bit n is set: the node at position n has memory, and is not a far node without CPUs.
+    pub near_memory_nodes: u64,
     /// Page size in bytes.
     pub page_bytes: u64,
     /// Pages by number.
@@ -98,7 +98,7 @@ impl MoveRequests<'_> {
     /// Node of the page with this number if a process's pages are interleaved over its allowed nodes.
     fn interleaved(&self, process: &TargetProcess, number: u64) -> Option<u16> {
         let usable: Vec<usize> = (0..self.nodes.len())
-            .filter(|at| self.memory_nodes >> at & 1 == 1)
+            .filter(|at| self.near_memory_nodes >> at & 1 == 1)
             .filter(|at| process.space().allows(self.nodes[*at]))
             .collect();
         let count = usable.len() as u64;

@@ -26,6 +26,7 @@ mod interconnect;
 mod list;
 mod load;
 mod moves;
+mod near_memory;
 mod placement;
 mod presets;
 mod sysfs;

@@ -83,6 +83,7 @@ mod tests {
             nodes: 4,
             pages: 1,
             memory_nodes: 0b1111,
+            near_memory_nodes: 0b1111,
             cpus_per_node: 0,
             clock_ghz: 0.3,
             every: 1,

@@ -288,6 +288,8 @@ pub struct Setting {
     pub clock_ghz: f64,
     /// Bit n is set: node n has memory.
     pub memory_nodes: u64,
+    /// Bit n is set: node n has memory, and is not a far node without CPUs.
+    pub near_memory_nodes: u64,
     /// Number of CPUs per node, the lowest if nodes differ; 0: unknown.
     pub cpus_per_node: u32,
     /// Number of references that an observation stands for: 10 if one in ten is shown.

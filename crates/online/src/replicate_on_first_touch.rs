@@ -67,6 +67,7 @@ mod tests {
             nodes: 4,
             pages: 2,
             memory_nodes: 0b1111,
+            near_memory_nodes: 0b1111,
             cpus_per_node: 0,
             clock_ghz: 1.0,
             every: 1,

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use nearpage_attribution::ObjectGroup;
-use nearpage_machine::NodeId;
+use nearpage_machine::{Machine, NodeId};
 use nearpage_plan::Placement;
 
 use crate::context::Context;
 
-/// Round-robin over all nodes. Nodes are not named, so the plan serves machines with other nodes; also, it depends on
-/// chance which threads were sampled on an object. `None` if all its threads run on one of several nodes: first touch
-/// by any of them is local already.
+/// Round-robin over all nodes whose memory is about as near as that of the others ([`near`]). `None` if all its threads
+/// run on one of several nodes: first touch by any of them is local already.
 pub(crate) fn unless_users_share_a_node(
     context: &Context,
     group: &ObjectGroup,
@@ -21,9 +20,30 @@ pub(crate) fn unless_users_share_a_node(
         .filter(|(thread, ..)| context.places.knows(*thread))
         .filter_map(|(thread, ..)| context.thread_nodes.get(thread.0 as usize).copied())
         .collect();
-    let with_cpus = context.machine.nodes.iter();
-    let with_cpus = with_cpus.filter(|node| !node.cpus.is_empty()).count();
-    (users.len() > 1 || users.len() == with_cpus).then(everywhere)
+    let ids = context.machine.node_ids();
+    let with_cpus = ids
+        .iter()
+        .filter(|&&id| has_cpus(context.machine, id))
+        .count();
+    (users.len() > 1 || users.len() == with_cpus).then(|| near(context.machine))
+}
+
+/// Round-robin over all nodes but far ones without CPUs ([`Machine::nodes_with_near_memory`]). If there are none, no node
+/// is named, so that the plan serves machines with other nodes, and does not depend on which threads happened to be
+/// sampled.
+pub(crate) fn near(machine: &Machine) -> Placement {
+    let near = machine.nodes_with_near_memory();
+    match near.len() == machine.nodes_with_memory().len() {
+        true => everywhere(),
+        false => Placement::Interleave {
+            nodes: near.into_iter().map(|id| (id, 1)).collect(),
+        },
+    }
+}
+
+fn has_cpus(machine: &Machine, id: NodeId) -> bool {
+    let mut nodes = machine.nodes.iter();
+    nodes.any(|node| node.id == id && !node.cpus.is_empty())
 }
 
 /// Round-robin over all nodes with memory.
@@ -36,8 +56,8 @@ const EVEN_DIFFERENCE_MAX: f64 = 0.25;
 /// Largest weight of a node, the most exact first.
 const WEIGHTS_MAX: [f64; 3] = [8.0, 4.0, 2.0];
 
-/// Interleaving with weights by the nodes' accesses; `None` if accesses come evenly from all nodes, or from one alone.
-/// Each node gets as many pages in turn as its weight says, and an object with fewer pages than all weights together
+/// Interleaving with weights by the nodes' accesses; `None` if accesses come evenly from all nodes with CPUs, or from one
+/// alone. Each node gets as many pages in turn as its weight says, and an object with fewer pages than all weights together
 /// would lie on the first nodes alone. So such an object gets smaller weights, or none.
 pub(crate) fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     let with_memory = context.machine.nodes_with_memory();
@@ -50,7 +70,10 @@ pub(crate) fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placeme
         }
     }
     let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
-    let least = by_node.iter().map(|node| node.1).fold(f64::MAX, f64::min);
+    let with_cpus = by_node
+        .iter()
+        .filter(|node| has_cpus(context.machine, node.0));
+    let least = with_cpus.map(|node| node.1).fold(f64::MAX, f64::min);
     if most <= 0.0 || least >= (1.0 - EVEN_DIFFERENCE_MAX) * most {
         return None;
     }

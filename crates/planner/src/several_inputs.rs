@@ -17,6 +17,7 @@ use crate::auto::Model;
 use crate::context::Input;
 use crate::decided::DecidedPlan;
 use crate::error::Error;
+use crate::interleave;
 use crate::parameters::{Parameters, Policy};
 use crate::planner::Planner;
 use crate::prediction::{Prediction, predict};
@@ -211,7 +212,7 @@ fn refined(
     }
     subjects.truncate(OBJECTS_MAX);
     for subject in subjects {
-        for other in alternatives(&plan, &by_pattern, &subject) {
+        for other in alternatives(&plan, &by_pattern, &subject, one.input.machine) {
             let mut changed = plan.clone();
             let at = changed
                 .decisions
@@ -234,7 +235,12 @@ fn refined(
 }
 
 /// Alternatives to a plan's decision about a subject; `None` among them: first touch.
-fn alternatives(plan: &Plan, by_pattern: &Plan, subject: &Subject) -> Vec<Option<Decision>> {
+fn alternatives(
+    plan: &Plan,
+    by_pattern: &Plan,
+    subject: &Subject,
+    machine: &Machine,
+) -> Vec<Option<Decision>> {
     let of = |plan: &Plan| {
         let mut decisions = plan.decisions.iter();
         decisions.find(|one| one.subject == *subject).cloned()
@@ -247,7 +253,7 @@ fn alternatives(plan: &Plan, by_pattern: &Plan, subject: &Subject) -> Vec<Option
     for decision in [&own, &found].into_iter().flatten() {
         placements.extend(resized(&decision.placement, subject, &plan.teams));
     }
-    placements.push(Placement::Interleave { nodes: Vec::new() });
+    placements.push(interleave::near(machine));
     let with = |placement: Placement| {
         let why = match placement {
             Placement::Interleave { .. } => "interleaved: its users depend on the input".to_owned(),

@@ -133,6 +133,16 @@ impl Figures {
         nodes.fold(0, |bits, node| bits | 1 << node)
     }
 
+    /// Bit n is set: node n has memory, and is not a far node without CPUs.
+    pub fn near_memory_bits(&self, machine: &Machine) -> u64 {
+        let near = machine.nodes_with_near_memory();
+        let nodes = machine.nodes.iter().enumerate();
+        let far = nodes.fold(0, |bits, (at, node)| {
+            bits | u64::from(!near.contains(&node.id)) << at
+        });
+        self.memory_bits() & !far
+    }
+
     /// Numbers of all CPUs.
     pub fn cpus(&self) -> impl Iterator<Item = u32> {
         let nodes = self.node_of_cpu.iter().zip(0..);

@@ -174,6 +174,7 @@ fn simulate_one(
         nodes: figures.nodes,
         pages: trace.pages(),
         memory_nodes: figures.memory_bits(),
+        near_memory_nodes: figures.near_memory_bits(machine),
         cpus_per_node: machine.cpus_per_node(),
         clock_ghz: timing.clock_ghz,
         every: job.options.every,

@@ -249,6 +249,29 @@ fn replicas_become_interleaving_and_are_counted() {
     );
 }
 
+/// The machine's last node is an expander: it has no CPUs, and is far from all.
+#[test]
+fn what_is_interleaved_instead_of_copied_stays_out_of_an_expander() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut machine = preset("opteron-4").expect("a preset");
+    machine.nodes[3].cpus.clear();
+    let latencies_ns = machine.latency_ns.as_mut().expect("a preset");
+    for row in &mut latencies_ns[..3] {
+        row[3] = Some(400.0);
+    }
+    let settings = settings("migrate-replicate");
+    let mut daemon = Daemon::new(settings, &machine, world.now_ns).expect("a policy");
+    for _ in 0..10 {
+        program.run(&mut world, 400, |program, _| {
+            (program.draw(60), AccessKind::Load)
+        });
+        daemon.after_interval(&mut program, &mut world);
+    }
+    let on = |at: u16| world.homes.values().filter(|node| node.0 == at).count();
+    assert!(on(1) > 10 && on(2) > 10, "{:?}", [0, 1, 2, 3].map(on));
+    assert_eq!(on(3), 0);
+}
+
 #[test]
 fn interleaved_pages_stay_until_one_node_alone_uses_them() {
     let (mut world, mut program) = (world(), Program::new());

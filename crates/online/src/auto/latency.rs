@@ -67,6 +67,7 @@ mod tests {
             pages: 1,
             clock_ghz: 1.0,
             memory_nodes: 0b11,
+            near_memory_nodes: 0b11,
             cpus_per_node: 1,
             every: 1,
             seed: 0,

@@ -13,6 +13,7 @@ const SETTING: Setting = Setting {
     pages: 4,
     clock_ghz: 1.0,
     memory_nodes: 0b1111,
+    near_memory_nodes: 0b1111,
     cpus_per_node: 0,
     every: 1,
     seed: 0,

@@ -46,6 +46,8 @@ pub struct Carrefour {
     parameters: CarrefourParameters,
     nodes: usize,
     cpus_per_node: u32,
+    /// The paper's nodes all have CPUs. A far node without them would look like an idle controller, which made the others
+    /// seem loaded unevenly and drew pages.
     memory_nodes: u64,
     profile: Profile,
     rate: Rate,
@@ -79,9 +81,9 @@ impl Carrefour {
         setting: &Setting,
     ) -> Result<Self, ParameterError> {
         parameters.check()?;
-        if setting.memory_nodes.count_ones() < 2 {
+        if setting.near_memory_nodes.count_ones() < 2 {
             return Err(ParameterError(
-                "carrefour: a machine with memory on one node leaves nothing to place; choose one with two or more"
+                "carrefour: a machine with memory on one node, or beside CPUs on one, leaves nothing to place; choose one with two or more"
                     .to_owned(),
             ));
         }
@@ -89,7 +91,7 @@ impl Carrefour {
             parameters: *parameters,
             nodes: setting.nodes,
             cpus_per_node: setting.cpus_per_node,
-            memory_nodes: setting.memory_nodes,
+            memory_nodes: setting.near_memory_nodes,
             profile: Profile::new(setting.pages, parameters.profiled_pages),
             rate: Rate::first(parameters),
             draws: Draws::new(setting.seed),

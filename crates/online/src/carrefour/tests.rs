@@ -20,6 +20,10 @@ struct Driver {
 
 impl Driver {
     fn new(set: &[(&str, &str)]) -> Self {
+        Self::with_near_memory(0b1111, set)
+    }
+
+    fn with_near_memory(near_memory_nodes: u64, set: &[(&str, &str)]) -> Self {
         let mut parameters = CarrefourParameters::default();
         for (name, value) in set {
             assert_eq!(parameters.set(name, value), Ok(true), "{name}");
@@ -28,6 +32,7 @@ impl Driver {
             nodes: 4,
             pages: PAGES,
             memory_nodes: 0b1111,
+            near_memory_nodes,
             cpus_per_node: 0,
             clock_ghz: 2.0,
             every: 1,
@@ -142,6 +147,32 @@ fn written_pages_and_full_memories_are_interleaved() {
         driver.sample(4, 2, Load, 1);
         assert_eq!(driver.decide()[0].1, kind);
     }
+}
+
+/// Node 3 is an expander: it has no CPUs, and is far from all.
+#[test]
+fn no_page_is_interleaved_to_far_memory_without_cpus() {
+    let mut driver = Driver::with_near_memory(0b0111, &[("candidates", "1")]);
+    driver.threads.pop();
+    let mut went = |controller_requests| {
+        driver.controller_requests = controller_requests;
+        for page in 0..300 {
+            driver.sample(page, 1, Load, 5);
+            driver.sample(page, 2, Store, 1);
+        }
+        let actions = driver.decide();
+        let to = |node| {
+            let is_to =
+                |action: &&(u32, ActionKind, u16)| action.1 == Interleave && action.2 == node;
+            actions.iter().filter(is_to).count()
+        };
+        [0, 1, 2, 3].map(to)
+    };
+    let [home, one, two, far] = went([100_000_000, 0, 0, 0]);
+    assert_eq!([home, far], [0, 0]);
+    assert!(one > 100 && two > 100, "{one} {two}");
+    // Three controllers with equal loads are balanced, however idle the expander is.
+    assert_eq!(went([50_000_000, 50_000_000, 50_000_000, 0]), [0; 4]);
 }
 
 #[test]
@@ -349,6 +380,7 @@ fn contradictions_are_one_line() {
             nodes: 4,
             pages: 1,
             memory_nodes,
+            near_memory_nodes: memory_nodes,
             cpus_per_node: 0,
             clock_ghz: 2.0,
             every: 1,

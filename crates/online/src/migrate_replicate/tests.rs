@@ -8,6 +8,7 @@ const SETTING: Setting = Setting {
     nodes: 4,
     pages: 3,
     memory_nodes: 0b1111,
+    near_memory_nodes: 0b1111,
     cpus_per_node: 0,
     clock_ghz: 0.3,
     every: 1,

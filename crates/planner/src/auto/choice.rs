@@ -298,12 +298,17 @@ fn together_choices(
 fn spread_choices(
     context: &Context,
     group: &ObjectGroup,
-) -> [(Kind, Option<Placement>, String); 2] {
+) -> [(Kind, Option<Placement>, String); 3] {
     [
         (
             Kind::Interleave,
             Some(interleave::everywhere()),
             "over all nodes".to_owned(),
+        ),
+        (
+            Kind::Interleave,
+            Some(interleave::near(context.machine)),
+            "over all nodes but far ones without CPUs".to_owned(),
         ),
         (
             Kind::Weighted,

@@ -261,7 +261,7 @@ pub(crate) fn relieves_one_node(
     let users = || threads().filter(|one| one.1 >= least);
     let local = users().filter(|one| one.0 == home).count() as f64 / users().count().max(1) as f64;
     let by_home: f64 = threads().filter(|one| one.0 == home).map(|one| one.1).sum();
-    let spread = 1.0 / context.machine.nodes_with_memory().len().max(1) as f64;
+    let spread = 1.0 / context.machine.nodes_with_near_memory().len().max(1) as f64;
     most >= CONCENTRATED_SHARE * all
         && local < 1.0
         && local <= spread + LESS_LOCAL
@@ -278,8 +278,8 @@ pub(crate) fn is_spread(context: &Context, group: &ObjectGroup, parameters: &Par
     };
     let by_memory = uses.by_memory();
     let most = by_memory.iter().copied().fold(0.0, f64::max);
-    let equal =
-        by_memory.iter().sum::<f64>() / context.machine.nodes_with_memory().len().max(1) as f64;
+    let equal = by_memory.iter().sum::<f64>()
+        / context.machine.nodes_with_near_memory().len().max(1) as f64;
     most <= SPREAD_MOST * equal
 }
 

@@ -143,6 +143,26 @@ fn auto_spreads_what_all_threads_read_where_controllers_are_short() {
     assert_eq!(only(&plan).placement, interleave);
 }
 
+/// The expander's memory takes more than twice as long as the others' on average.
+#[test]
+fn auto_spreads_what_all_threads_read_over_the_nodes_beside_an_expander() {
+    let machine = preset("epyc-9224-cxl").expect("preset");
+    let machine = machine.with_cpus(8).expect("CPUs");
+    let recording = master_initialised(8, Pattern::ReadShared, &shared_cells(8));
+    let nodes = (0..4).map(|node| (NodeId(node), 1)).collect();
+    for policy in [Policy::Object, Policy::Auto] {
+        let plan = recording.decide(policy, &machine);
+        let found = &only(&plan).placement;
+        assert_eq!(
+            *found,
+            Placement::Interleave {
+                nodes: Vec::clone(&nodes)
+            },
+            "{policy:?}"
+        );
+    }
+}
+
 /// A machine that was discovered, but not measured: without an assumed bandwidth, one node would serve all threads as
 /// well as all nodes.
 #[test]

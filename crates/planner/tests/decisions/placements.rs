@@ -178,6 +178,28 @@ fn hop_sensitive_puts_a_page_between_its_readers() {
 }
 
 #[test]
+fn what_threads_share_is_kept_from_memory_that_is_far_from_all_of_them() {
+    let recording = master_initialised(2, Pattern::Shared, &shared_cells(2));
+    // The first two nodes' memory is at a distance of 15 on average, the third's, without CPUs, at this distance.
+    let placement = |distance: u32| {
+        let text = format!(
+            "name = \"three\"\npage_bytes = 4096\n\
+             distance = [[10, 20, {distance}], [20, 10, {distance}], [{distance}, {distance}, 10]]\n\
+             [[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\ncpus = \"1\"\n[[node]]\nid = 2\n"
+        );
+        let machine = Machine::from_toml(&text, "three").expect("machine");
+        only(&recording.decide(Policy::Object, &machine))
+            .placement
+            .clone()
+    };
+    let of = |nodes: &[u16]| Placement::Interleave {
+        nodes: nodes.iter().map(|&node| (NodeId(node), 1)).collect(),
+    };
+    assert_eq!(placement(18), of(&[]));
+    assert_eq!(placement(30), of(&[0, 1]));
+}
+
+#[test]
 fn every_pattern_has_its_placement() {
     let cells: Vec<_> = (0..32)
         .flat_map(|page| (0..8).map(move |thread| (page, thread, 1.0)))

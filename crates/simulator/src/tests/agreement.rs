@@ -240,6 +240,7 @@ proptest! {
             nodes: 4,
             pages: 12,
             memory_nodes: 0b1111,
+            near_memory_nodes: 0b1111,
             cpus_per_node: 4,
             clock_ghz: 1.0,
             every: 1,
