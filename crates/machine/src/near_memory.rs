@@ -6,13 +6,16 @@ use crate::{Machine, NodeId};
 const FAR_WEIGHT_MIN: f64 = 1.25;
 
 impl Machine {
+    /// Whether the node with this number has CPUs.
+    pub fn has_cpus(&self, id: NodeId) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|node| node.id == id && !node.cpus.is_empty())
+    }
+
     /// All nodes with memory, but for those that have no CPUs and whose memory is clearly farther from the CPUs than the
     /// other nodes' is: an expander's, not high-bandwidth memory. Pages that all threads use alike lose by lying there.
     pub fn nodes_with_near_memory(&self) -> Vec<NodeId> {
-        let has_cpus = |id: &NodeId| {
-            let mut nodes = self.nodes.iter();
-            nodes.any(|node| node.id == *id && !node.cpus.is_empty())
-        };
+        let has_cpus = |id: &NodeId| self.has_cpus(*id);
         let ids = self.node_ids();
         let readers: Vec<&NodeId> = ids.iter().filter(|id| has_cpus(id)).collect();
         let mean_weight = |memory: &NodeId| {

@@ -23,27 +23,24 @@ pub(crate) fn unless_users_share_a_node(
     let ids = context.machine.node_ids();
     let with_cpus = ids
         .iter()
-        .filter(|&&id| has_cpus(context.machine, id))
+        .filter(|id| context.machine.has_cpus(**id))
         .count();
-    (users.len() > 1 || users.len() == with_cpus).then(|| near(context.machine))
+    let is_for_several = users.len() > 1 || users.len() == with_cpus;
+    is_for_several.then(|| near(context.machine)).flatten()
 }
 
 /// Round-robin over all nodes but far ones without CPUs ([`Machine::nodes_with_near_memory`]). If there are none, no node
 /// is named, so that the plan serves machines with other nodes, and does not depend on which threads happened to be
-/// sampled.
-pub(crate) fn near(machine: &Machine) -> Placement {
+/// sampled. `None` if far nodes leave one: first touch puts pages there.
+pub(crate) fn near(machine: &Machine) -> Option<Placement> {
     let near = machine.nodes_with_near_memory();
-    match near.len() == machine.nodes_with_memory().len() {
-        true => everywhere(),
-        false => Placement::Interleave {
+    match near.len() {
+        all if all == machine.nodes_with_memory().len() => Some(everywhere()),
+        0 | 1 => None,
+        _ => Some(Placement::Interleave {
             nodes: near.into_iter().map(|id| (id, 1)).collect(),
-        },
+        }),
     }
-}
-
-fn has_cpus(machine: &Machine, id: NodeId) -> bool {
-    let mut nodes = machine.nodes.iter();
-    nodes.any(|node| node.id == id && !node.cpus.is_empty())
 }
 
 /// Round-robin over all nodes with memory.
@@ -72,7 +69,7 @@ pub(crate) fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placeme
     let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
     let with_cpus = by_node
         .iter()
-        .filter(|node| has_cpus(context.machine, node.0));
+        .filter(|node| context.machine.has_cpus(node.0));
     let least = with_cpus.map(|node| node.1).fold(f64::MAX, f64::min);
     if most <= 0.0 || least >= (1.0 - EVEN_DIFFERENCE_MAX) * most {
         return None;

@@ -253,7 +253,7 @@ fn alternatives(
     for decision in [&own, &found].into_iter().flatten() {
         placements.extend(resized(&decision.placement, subject, &plan.teams));
     }
-    placements.push(interleave::near(machine));
+    placements.extend(interleave::near(machine));
     let with = |placement: Placement| {
         let why = match placement {
             Placement::Interleave { .. } => "interleaved: its users depend on the input".to_owned(),

@@ -307,7 +307,7 @@ fn spread_choices(
         ),
         (
             Kind::Interleave,
-            Some(interleave::near(context.machine)),
+            interleave::near(context.machine),
             "over all nodes but far ones without CPUs".to_owned(),
         ),
         (

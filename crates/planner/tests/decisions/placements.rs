@@ -197,6 +197,14 @@ fn what_threads_share_is_kept_from_memory_that_is_far_from_all_of_them() {
     };
     assert_eq!(placement(18), of(&[]));
     assert_eq!(placement(30), of(&[0, 1]));
+
+    // Beside an expander alone, the node with CPUs has the pages by first touch.
+    let text = "name = \"two\"\npage_bytes = 4096\ndistance = [[10, 30], [30, 10]]\n\
+                [[node]]\nid = 0\ncpus = \"0-1\"\n[[node]]\nid = 1\n";
+    let two = Machine::from_toml(text, "two").expect("machine");
+    for policy in [Policy::Object, Policy::Auto] {
+        assert_eq!(recording.decide(policy, &two).decisions, []);
+    }
 }
 
 #[test]
