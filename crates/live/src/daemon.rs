@@ -449,21 +449,14 @@ fn narrow(process: ProcessIndex) -> u16 {
     process.0.min(u16::MAX.into()) as u16
 }
 
-/// Bit n is set: the node at position n is one of `nodes`.
-fn bits(machine: &Machine, nodes: &[NodeId]) -> u64 {
-    let all = machine.nodes.iter().enumerate();
-    all.filter(|(at, node)| *at < 64 && nodes.contains(&node.id))
-        .fold(0, |bits, (at, _)| bits | 1 << at)
-}
-
 fn head(settings: &Settings, machine: &Machine) -> Head {
     Head {
         nearpage_live: log::VERSION,
         policy: settings.policy.name().to_owned(),
         parameters: settings.policy.parameters(),
         nodes: machine.nodes.iter().map(|node| node.id.0).collect(),
-        memory_nodes: bits(machine, &machine.nodes_with_memory()),
-        near_memory_nodes: Some(bits(machine, &machine.nodes_with_near_memory())),
+        memory_nodes: machine.position_bits(&machine.nodes_with_memory()),
+        near_memory_nodes: Some(machine.position_bits(&machine.nodes_with_near_memory())),
         cpus_per_node: machine.cpus_per_node(),
         distance: machine.distance.clone().unwrap_or_default(),
         clock_mhz: settings.clock_mhz,

@@ -12,6 +12,13 @@ impl Machine {
         nodes.any(|node| node.id == id && !node.cpus.is_empty())
     }
 
+    /// Bit n is set: the node at position n is one of `nodes`. Positions from 64 on have no bit.
+    pub fn position_bits(&self, nodes: &[NodeId]) -> u64 {
+        let positions = nodes.iter().filter_map(|id| self.position(*id));
+        let bits = positions.filter(|at| *at < 64).map(|at| 1 << at);
+        bits.fold(0, |all, bit: u64| all | bit)
+    }
+
     /// All nodes with memory, but for those that have no CPUs and whose memory is clearly farther from the CPUs than the
     /// other nodes' is: an expander's, not high-bandwidth memory. Pages that all threads use alike lose by lying there.
     pub fn nodes_with_near_memory(&self) -> Vec<NodeId> {

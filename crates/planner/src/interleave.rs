@@ -20,11 +20,8 @@ pub(crate) fn unless_users_share_a_node(
         .filter(|(thread, ..)| context.places.knows(*thread))
         .filter_map(|(thread, ..)| context.thread_nodes.get(thread.0 as usize).copied())
         .collect();
-    let ids = context.machine.node_ids();
-    let with_cpus = ids
-        .iter()
-        .filter(|id| context.machine.has_cpus(**id))
-        .count();
+    let with_cpus = context.machine.nodes.iter();
+    let with_cpus = with_cpus.filter(|node| !node.cpus.is_empty()).count();
     let is_for_several = users.len() > 1 || users.len() == with_cpus;
     is_for_several.then(|| near(context.machine)).flatten()
 }

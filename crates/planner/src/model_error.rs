@@ -36,11 +36,7 @@ impl MachineClass {
     /// The class of a machine.
     pub fn of(machine: &Machine) -> Self {
         let with_memory = machine.nodes_with_memory();
-        let has_cpus = |&id: &nearpage_machine::NodeId| {
-            let node = machine.nodes.iter().find(|node| node.id == id);
-            node.is_some_and(|node| !node.cpus.is_empty())
-        };
-        if !with_memory.iter().all(has_cpus) {
+        if !with_memory.iter().all(|&id| machine.has_cpus(id)) {
             return Self::MemoryOnlyNodes;
         }
         let pairs = with_memory

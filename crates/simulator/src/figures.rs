@@ -135,12 +135,7 @@ impl Figures {
 
     /// Bit n is set: node n has memory, and is not a far node without CPUs.
     pub fn near_memory_bits(&self, machine: &Machine) -> u64 {
-        let near = machine.nodes_with_near_memory();
-        let nodes = machine.nodes.iter().enumerate();
-        let far = nodes.fold(0, |bits, (at, node)| {
-            bits | u64::from(!near.contains(&node.id)) << at
-        });
-        self.memory_bits() & !far
+        self.memory_bits() & machine.position_bits(&machine.nodes_with_near_memory())
     }
 
     /// Numbers of all CPUs.
