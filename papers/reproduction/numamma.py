@@ -37,7 +37,7 @@ def sampling():
         + document.table(["", "longer, %", "samples", "of stacks, %"], rows)
         + "\nPublished values are for every 2,000th and every 10,000th access sampled, with class C on 32 CPUs. Ours are by the clock source, which needs "
           f"no PMU: `benches/sampler_cost` at the rate that nearpage chooses ([{os.path.basename(costs_from)[:10]}]({document.link(costs_from)}), only `cg` "
-          f"of the paper's programs), and the samples that `benches/lossy_traces` took at 4,000 Hz in 0.5 to 2 s ([{os.path.basename(counts_from)[:10]}]({document.link(counts_from)})). "
+          f"of the paper's programs), and the samples that `benches/lossy_traces` took at default settings in 0.5 to 2 s ([{os.path.basename(counts_from)[:10]}]({document.link(counts_from)})). "
           "Samples on stacks were not counted. [benches/preload_overhead](../benches/README.md) has the additional cost of logging allocations.\n"
     )
 
