@@ -55,9 +55,21 @@ pub(crate) struct Tested {
 /// Decisions that are not sure have to pass the test in this share of the resamples.
 const STOOD_MIN: f64 = 0.5;
 
-/// Results of resampling for a policy's decisions about each object of the recording, by position; none for objects
-/// that are not resampled or not worth a decision.
-pub(crate) fn tested(
+/// Tests a policy's decisions with resamples, and replaces doubtful ones by first touch. Returns the results for each
+/// object of the recording, by position; none for objects that are not resampled or not worth a decision.
+pub(crate) fn leave_doubtful(
+    plan: &mut Plan,
+    policy: Policy,
+    input: &Input,
+    parameters: &Parameters,
+) -> Vec<Option<Tested>> {
+    let found = tested(plan, policy, input, parameters);
+    apply(plan, &found, input, parameters);
+    found
+}
+
+/// The results of [`leave_doubtful`].
+fn tested(
     plan: &Plan,
     policy: Policy,
     input: &Input,
@@ -133,12 +145,7 @@ fn is_confirmed_by_half(
 }
 
 /// Writes into decisions how sure they are, and replaces doubtful ones by first touch.
-pub(crate) fn leave_doubtful(
-    plan: &mut Plan,
-    tested: &[Option<Tested>],
-    input: &Input,
-    parameters: &Parameters,
-) {
+fn apply(plan: &mut Plan, tested: &[Option<Tested>], input: &Input, parameters: &Parameters) {
     let context = Context::new(input);
     for (group, tested) in input.attribution.objects.iter().zip(tested) {
         let (Some(tested), Some(own)) = (tested, subject(context.tables, group)) else {
@@ -328,7 +335,7 @@ mod tests {
                 confidence,
                 stood: 1.0,
             };
-            leave_doubtful(&mut plan, &[Some(tested)], input, &parameters);
+            apply(&mut plan, &[Some(tested)], input, &parameters);
             plan.decisions.remove(0).placement
         };
         let unsure = 0.35;
@@ -348,7 +355,7 @@ mod tests {
                 let mut plan = plan.clone();
                 let confidence = Confidence { samples: 9, share };
                 let tested = Tested { confidence, stood };
-                leave_doubtful(&mut plan, &[Some(tested)], input, &parameters);
+                apply(&mut plan, &[Some(tested)], input, &parameters);
                 let [decision] = plan.decisions.as_slice() else {
                     panic!("{:?}", plan.decisions);
                 };

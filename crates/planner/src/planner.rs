@@ -14,7 +14,7 @@ use nearpage_recording::Recording;
 
 use crate::analysis::Analysis;
 use crate::auto::SearchProgress;
-use crate::confidence::{Tested, leave_doubtful, tested};
+use crate::confidence::{Tested, leave_doubtful};
 use crate::context::Input;
 use crate::decide::decide;
 use crate::decided::{DecidedPlan, Layout, Threads};
@@ -299,11 +299,10 @@ impl<'a> Planner<'a> {
             return (plan, Vec::new(), None);
         }
         let is_traced = self.recording.metadata.tracing.is_some();
-        let mut found = Vec::new();
-        if !is_traced {
-            found = tested(&plan, policy, input, parameters);
-            leave_doubtful(&mut plan, &found, input, parameters);
-        }
+        let found = match is_traced {
+            true => Vec::new(),
+            false => leave_doubtful(&mut plan, policy, input, parameters),
+        };
         let saving = match policy {
             Policy::Auto => withdraw(&mut plan, input, parameters, is_traced),
             _ => None,

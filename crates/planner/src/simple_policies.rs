@@ -11,7 +11,7 @@ use nearpage_attribution::Attribution;
 use nearpage_plan::Plan;
 
 use crate::auto::Model;
-use crate::confidence::{leave_doubtful, tested};
+use crate::confidence::leave_doubtful;
 use crate::context::Input;
 use crate::decide::decide;
 use crate::parameters::{Parameters, Policy};
@@ -28,8 +28,7 @@ pub(crate) fn note(plan: &Plan, input: &Input, parameters: &Parameters) -> Optio
     // Resampling takes long, so only plans that would be quicker lose what the policy's user does not get.
     let quicker = decided.filter(|(_, other)| change(&model, other, plan) < -QUICKER);
     let seems = quicker.map(|(policy, mut other)| {
-        let found = tested(&other, policy, input, parameters);
-        leave_doubtful(&mut other, &found, input, parameters);
+        leave_doubtful(&mut other, policy, input, parameters);
         (policy, change(&model, &other, plan))
     });
     let (policy, seen) = seems.min_by(|a, b| a.1.total_cmp(&b.1))?;

@@ -1,9 +1,11 @@
 //! Looks up functions, files and lines by module and offset.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use nearpage_elf::Lines;
 use nearpage_files::readable;
+use nearpage_wire::is_runtime_module;
 use rustc_hash::FxHashMap;
 
 use crate::elf::{ElfFile, Symbol, demangle};
@@ -23,8 +25,8 @@ const LIBRARY_FOLDERS: [&str; 7] = [
     "/usr/bin",
 ];
 
-/// Looks up functions and lines. A file is opened at the first look-up in it, its debug information is parsed only as
-/// far as needed, and answers are kept.
+/// Looks up functions and lines. A file is opened at the first look-up in it, its debug information is read only where
+/// it is needed, and answers are kept.
 #[derive(Default)]
 pub struct Symbols {
     modules: Vec<Module>,
@@ -48,10 +50,14 @@ pub struct MachineCode {
     pub bytes: Vec<u8>,
 }
 
+#[derive(Default)]
 struct ModuleSymbols {
     /// Lines of imported code, for which nothing else is known.
     imported: SourceLines,
-    lines: Option<Lines>,
+    /// The file with debug information, if there is one.
+    debug: Option<PathBuf>,
+    /// Its lines, once they were needed. The C library's take a tenth of a second to read.
+    lines: OnceLock<Option<Lines>>,
     functions: Vec<Symbol>,
     /// Whether names are those of generated code, which are not mangled.
     is_generated: bool,
@@ -102,7 +108,8 @@ impl Symbols {
     }
 
     /// Like [`Symbols::instruction`], for an address to which a call returns: the call itself is the instruction
-    /// before.
+    /// before. Of runtimes ([`is_runtime_module`]), it gives the function without file and line, which say nothing about
+    /// who called.
     pub fn return_address(&mut self, module: ModuleId, offset: u64) -> Vec<Frame> {
         self.look_up(module, offset, true)
     }
@@ -163,9 +170,10 @@ impl Symbols {
             None => self.load(module),
         };
         let probe = offset.saturating_sub(u64::from(returned));
+        let with_lines = !(returned && self.is_of_runtime(module));
         let mut frames = loaded
             .as_ref()
-            .map(|loaded| loaded.frames(probe))
+            .map(|loaded| loaded.frames(probe, with_lines))
             .unwrap_or_default();
         if frames.is_empty() {
             frames.push(Frame::unknown(module, offset));
@@ -179,6 +187,11 @@ impl Symbols {
         frames
     }
 
+    fn is_of_runtime(&self, module: ModuleId) -> bool {
+        let module = self.modules.get(module.0 as usize);
+        module.is_some_and(|module| is_runtime_module(module.file_name().as_bytes()))
+    }
+
     fn load(&mut self, module: ModuleId) -> Option<ModuleSymbols> {
         let recorded = self.modules.get(module.0 as usize)?;
         let imported = self.folder.as_deref();
@@ -190,9 +203,7 @@ impl Symbols {
             });
             return Some(ModuleSymbols {
                 imported: imported.ok()?,
-                lines: None,
-                functions: Vec::new(),
-                is_generated: false,
+                ..ModuleSymbols::default()
             });
         }
         if recorded.path.starts_with('[') {
@@ -207,20 +218,17 @@ impl Symbols {
                 })
                 .ok()?;
             return Some(ModuleSymbols {
-                imported: SourceLines::default(),
-                lines: None,
                 functions,
                 is_generated: true,
+                ..ModuleSymbols::default()
             });
         }
         let kept = self.folder.as_deref();
         let kept = kept.map(|folder| nameless::map_of(folder, recorded));
         if let Some(functions) = kept.and_then(|map| jit::read(&map).ok()) {
             return Some(ModuleSymbols {
-                imported: SourceLines::default(),
-                lines: None,
                 functions,
-                is_generated: false,
+                ..ModuleSymbols::default()
             });
         }
         match open_module(recorded, &self.paths) {
@@ -306,25 +314,25 @@ impl ModuleSymbols {
             functions.sort_by_key(|function| function.address);
         }
         let source = debug.as_ref().unwrap_or(file);
-        let lines = source
-            .has_debug_information()
-            .then(|| Lines::open(source.path()))
-            .flatten();
+        let has_lines = source.has_debug_information();
         Self {
-            imported: SourceLines::default(),
-            lines,
+            debug: has_lines.then(|| source.path().to_owned()),
             functions,
-            is_generated: false,
+            ..Self::default()
         }
     }
 
-    fn frames(&self, probe: u64) -> Vec<Frame> {
+    fn lines(&self) -> Option<&Lines> {
+        let read = || Lines::open(self.debug.as_deref()?);
+        self.lines.get_or_init(read).as_ref()
+    }
+
+    fn frames(&self, probe: u64, with_lines: bool) -> Vec<Frame> {
         if let Some(frame) = source_lines::frame(&self.imported, probe) {
             return vec![frame];
         }
-        let mut frames = self
-            .lines
-            .as_ref()
+        let lines = with_lines.then(|| self.lines()).flatten();
+        let mut frames = lines
             .and_then(|lines| frames_of(lines, probe))
             .unwrap_or_default();
         let symbol = self.function(probe);

@@ -25,8 +25,13 @@ pub(crate) struct Threads {
     live_by_process: FxHashMap<u32, u32>,
     /// Whether the thread's counts changed since [`take_changed`](Self::take_changed).
     changed: Vec<bool>,
-    /// Samples of each thread at the last call of [`busy`](Self::busy).
+    /// Samples of each thread at the last call of [`busy`](Self::busy) that counted them.
     counted: Vec<u64>,
+    /// Threads with newer samples that have ended since.
+    ended: Vec<ThreadIndex>,
+    /// Number of live threads with newer samples, and the most that there were at a time since.
+    active: usize,
+    active_most: usize,
 }
 
 /// Smallest number of samples from which busy threads are counted.
@@ -58,6 +63,10 @@ impl Threads {
             if *live == 0 {
                 self.live_by_process.remove(&pid);
             }
+        }
+        if self.uncounted(thread) > 0 {
+            self.ended.push(thread);
+            self.active = self.active.saturating_sub(1);
         }
         Some(thread)
     }
@@ -94,6 +103,10 @@ impl Threads {
     /// Counts of a thread, to be changed, after entering a sample on `cpu`.
     pub fn count_on(&mut self, thread: ThreadIndex, cpu: CpuId) -> &mut SampleCounts {
         self.changed[thread.0 as usize] = true;
+        if self.uncounted(thread) == 0 {
+            self.active += 1;
+            self.active_most = self.active_most.max(self.active);
+        }
         let SampledThread { cpus, counts, .. } = &mut self.all[thread.0 as usize];
         match cpus.iter_mut().find(|(other, _)| *other == cpu) {
             Some((_, samples)) => *samples += 1,
@@ -115,27 +128,38 @@ impl Threads {
         }
     }
 
-    /// Effective number of threads that were busy since the last call: (Σ samples)² / Σ samples², so that a thread
-    /// with few samples counts for little. `None` with too few samples.
+    /// Effective number of threads that were busy since the last call that counted: (Σ samples)² / Σ samples², so that a
+    /// thread with few samples counts for little, but no more than had samples and lived at a time: threads may be
+    /// created anew for each part of the work, and processes may follow one another. `None` with too few samples.
     pub fn busy(&mut self) -> Option<f64> {
-        self.counted.resize(self.all.len(), 0);
-        let samples_of = |thread: &ThreadIndex| {
-            let samples = self.all[thread.0 as usize].cpus.iter();
-            samples.map(|(_, samples)| samples).sum::<u64>()
-        };
         let (mut sum, mut squares) = (0u64, 0u128);
-        for thread in self.live.values() {
-            let new = samples_of(thread).saturating_sub(self.counted[thread.0 as usize]);
+        for &thread in self.live.values().chain(&self.ended) {
+            let new = self.uncounted(thread);
             sum += new;
             squares += u128::from(new) * u128::from(new);
         }
         if sum < BUSY_SAMPLES_MIN {
             return None;
         }
+        self.counted.resize(self.all.len(), 0);
         for thread in self.live.values() {
-            self.counted[thread.0 as usize] = samples_of(thread);
+            self.counted[thread.0 as usize] = self.samples(*thread);
         }
-        Some((sum as f64).powi(2) / squares as f64)
+        self.ended.clear();
+        self.active = 0;
+        let active_most = std::mem::take(&mut self.active_most);
+        Some(((sum as f64).powi(2) / squares as f64).min(active_most as f64))
+    }
+
+    fn samples(&self, thread: ThreadIndex) -> u64 {
+        let samples = self.all[thread.0 as usize].cpus.iter();
+        samples.map(|(_, samples)| samples).sum()
+    }
+
+    /// Samples since the last call of [`busy`](Self::busy) that counted them.
+    fn uncounted(&self, thread: ThreadIndex) -> u64 {
+        let counted = self.counted.get(thread.0 as usize).copied();
+        self.samples(thread).saturating_sub(counted.unwrap_or(0))
     }
 
     pub fn all(&self) -> &[SampledThread] {
@@ -184,5 +208,30 @@ mod tests {
         assert_eq!(busy([4, 0, 4]), Some(2.0));
         // A helper that hardly runs does not count as a second thread.
         assert!(busy([100, 3, 2]).is_some_and(|busy| busy < 1.2));
+    }
+
+    /// Teams that were created anew for each of their short parts seemed to be no busy threads: none lived any more when
+    /// they were counted.
+    #[test]
+    fn busy_threads_that_have_ended_count_as_many_as_there_were_at_a_time() {
+        let mut threads = Threads::default();
+        threads.begin(1, 1);
+        let mut round = |teams: u32, team: u32| {
+            for tid in (0..teams).flat_map(|_| 2..2 + team) {
+                let thread = threads.begin(1, tid);
+                (0..9).for_each(|_| _ = threads.count_on(thread, CpuId(0)));
+                if tid == 1 + team {
+                    (2..2 + team).for_each(|tid| _ = threads.end(tid));
+                }
+            }
+            threads.busy()
+        };
+        assert_eq!(round(1, 4), Some(4.0));
+        assert_eq!(round(8, 4), Some(4.0));
+        assert_eq!(round(6, 1), Some(1.0), "one after the other");
+        assert_eq!(round(1, 1), None);
+        assert_eq!(round(0, 1), None);
+        assert_eq!(round(1, 1), Some(1.0));
+        assert_eq!(round(1, 4), Some(4.0));
     }
 }

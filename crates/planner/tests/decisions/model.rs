@@ -89,6 +89,52 @@ fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
     }
 }
 
+/// On the Opterons, threads 0 and 1 share a node, so that data of thread 1 that thread 0 fills are where thread 1 works,
+/// but only there.
+#[test]
+fn auto_keeps_what_is_near_its_worker_by_chance_there_if_it_places_anything() {
+    let worker = ThreadIndex(1);
+    let decided = |with_blocks: bool, pattern: Pattern, toucher: u32| {
+        let mut recording = match with_blocks {
+            true => master_initialised(8, block(), &block_cells()),
+            false => Recording::new(8),
+        };
+        let cells: Vec<_> = (0..32).map(|page| (page, worker.0, 10.0)).collect();
+        let group = recording.object("private", 32, pattern, &cells);
+        group.first_touches = vec![(0, ThreadIndex(toucher))];
+        let plan = recording.decide(Policy::Auto, &opteron());
+        let found = plan.decisions.into_iter();
+        let mut found = found.filter(|decision| decision.name.starts_with("private"));
+        let decision = found.next();
+        assert_eq!(found.next(), None);
+        decision.map(|decision| (decision.placement, decision.why))
+    };
+    let private = Pattern::Private { thread: worker };
+    let in_turn = Pattern::InTurn(Box::new([block(), private.clone()]));
+    for pattern in [private.clone(), in_turn] {
+        let (placement, why) = decided(true, pattern, 0).expect("a decision");
+        assert_eq!(placement, Placement::Whole(thread(1)));
+        assert!(
+            why.contains("only because the thread that fills it"),
+            "{why}"
+        );
+    }
+    assert_eq!(
+        decided(false, private.clone(), 0),
+        None,
+        "nothing is placed"
+    );
+    assert_eq!(
+        decided(true, private.clone(), 1),
+        None,
+        "its own first touch"
+    );
+    assert_eq!(decided(true, Pattern::Mixed, 0), None, "no thread alone");
+    let (placement, why) = decided(true, private, 7).expect("a decision");
+    assert_eq!(placement, Placement::Whole(thread(1)));
+    assert!(!why.contains("only because"), "on another node: {why}");
+}
+
 /// Blocks cost the main thread time once, when it fills them, and save time whenever the team goes over them.
 #[test]
 fn auto_places_what_pays_in_a_run_as_long_as_it_is_told() {

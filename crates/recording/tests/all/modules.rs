@@ -201,6 +201,30 @@ fn inlined_functions_are_frames_of_their_own() {
 }
 
 #[test]
+fn callers_in_runtimes_have_a_name_and_no_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = nearpage_recording::ModuleId(0);
+    for (file, has_line) in [("libown.so.1", true), ("libgomp.so.1", false)] {
+        let library = build(folder.path(), file, &["-shared", "-fPIC"]);
+        let functions = ElfFile::open(&library).unwrap().functions();
+        let outer = functions.iter().find(|one| one.name == "outer").unwrap();
+        let mut symbols = Symbols::new(&[Module {
+            path: library.to_str().unwrap().into(),
+            build_id: String::new(),
+        }]);
+        let caller = symbols.return_address(module, outer.address + outer.size_bytes);
+        let caller = caller.last().unwrap();
+        assert_eq!(
+            (caller.function.as_str(), caller.line > 0),
+            ("outer", has_line),
+            "{file}"
+        );
+        let own = symbols.instruction(module, outer.address);
+        assert!(own[0].line > 0, "{file}");
+    }
+}
+
+#[test]
 fn without_debug_information_the_symbol_table_names_functions_and_a_linked_file_has_more() {
     let folder = tempfile::tempdir().unwrap();
     let program = build(folder.path(), "program", &[]);

@@ -131,25 +131,27 @@ fn modules(kernel: &Path) -> Result<PathBuf, LabError> {
         .into_iter()
         .flatten();
     let mut folders = beside.iter().cloned().chain(of_target);
-    folders.find(|folder| folder.is_dir()).ok_or_else(|| {
-        let [modules, _] = beside;
-        LabError::NoModules {
+    folders
+        .find(|folder| folder.is_dir())
+        .ok_or_else(|| LabError::NoModules {
             kernel: kernel.to_owned(),
-            modules,
-        }
-    })
+            modules: beside[0].clone(),
+        })
 }
 
-/// Folders that may have a kernel's modules.
-fn modules_beside(kernel: &Path) -> [PathBuf; 2] {
+/// Folders that may have a kernel's modules: at least one.
+fn modules_beside(kernel: &Path) -> Vec<PathBuf> {
     let folder = kernel.parent().unwrap_or(Path::new("/"));
     let above = folder.parent().unwrap_or(Path::new("/"));
     if above.ends_with("lib/modules") {
-        return [folder.to_owned(), folder.to_owned()];
+        return vec![folder.to_owned()];
     }
     let name = kernel.file_name().unwrap_or_default().to_string_lossy();
     let version = name.strip_prefix("vmlinuz-").unwrap_or(&name);
-    ["lib/modules", "usr/lib/modules"].map(|modules| above.join(modules).join(version))
+    let folders = ["lib/modules", "usr/lib/modules"];
+    folders
+        .map(|modules| above.join(modules).join(version))
+        .into()
 }
 
 /// Checks that the emulator can boot the kernel.
