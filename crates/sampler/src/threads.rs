@@ -25,11 +25,11 @@ pub(crate) struct Threads {
     live_by_process: FxHashMap<u32, u32>,
     /// Whether the thread's counts changed since [`take_changed`](Self::take_changed).
     changed: Vec<bool>,
-    /// Samples of each thread at the last call of [`busy`](Self::busy) that counted them.
-    counted: Vec<u64>,
-    /// Threads with newer samples that have ended since.
+    /// Samples of each thread since the last call of [`busy`](Self::busy) that counted them.
+    uncounted: Vec<u64>,
+    /// Threads with such samples that have ended since.
     ended: Vec<ThreadIndex>,
-    /// Number of live threads with newer samples, and the most that there were at a time since.
+    /// Number of live threads with such samples, and the most that there were at a time since.
     active: usize,
     active_most: usize,
 }
@@ -48,6 +48,7 @@ impl Threads {
             cpus: Vec::new(),
         });
         self.changed.push(false);
+        self.uncounted.push(0);
         self.end(tid);
         self.live.insert(tid, index);
         *self.live_by_process.entry(pid).or_default() += 1;
@@ -64,7 +65,7 @@ impl Threads {
                 self.live_by_process.remove(&pid);
             }
         }
-        if self.uncounted(thread) > 0 {
+        if self.uncounted[thread.0 as usize] > 0 {
             self.ended.push(thread);
             self.active = self.active.saturating_sub(1);
         }
@@ -103,7 +104,9 @@ impl Threads {
     /// Counts of a thread, to be changed, after entering a sample on `cpu`.
     pub fn count_on(&mut self, thread: ThreadIndex, cpu: CpuId) -> &mut SampleCounts {
         self.changed[thread.0 as usize] = true;
-        if self.uncounted(thread) == 0 {
+        let uncounted = &mut self.uncounted[thread.0 as usize];
+        *uncounted += 1;
+        if *uncounted == 1 {
             self.active += 1;
             self.active_most = self.active_most.max(self.active);
         }
@@ -134,32 +137,20 @@ impl Threads {
     pub fn busy(&mut self) -> Option<f64> {
         let (mut sum, mut squares) = (0u64, 0u128);
         for &thread in self.live.values().chain(&self.ended) {
-            let new = self.uncounted(thread);
+            let new = self.uncounted[thread.0 as usize];
             sum += new;
             squares += u128::from(new) * u128::from(new);
         }
         if sum < BUSY_SAMPLES_MIN {
             return None;
         }
-        self.counted.resize(self.all.len(), 0);
         for thread in self.live.values() {
-            self.counted[thread.0 as usize] = self.samples(*thread);
+            self.uncounted[thread.0 as usize] = 0;
         }
         self.ended.clear();
         self.active = 0;
         let active_most = std::mem::take(&mut self.active_most);
         Some(((sum as f64).powi(2) / squares as f64).min(active_most as f64))
-    }
-
-    fn samples(&self, thread: ThreadIndex) -> u64 {
-        let samples = self.all[thread.0 as usize].cpus.iter();
-        samples.map(|(_, samples)| samples).sum()
-    }
-
-    /// Samples since the last call of [`busy`](Self::busy) that counted them.
-    fn uncounted(&self, thread: ThreadIndex) -> u64 {
-        let counted = self.counted.get(thread.0 as usize).copied();
-        self.samples(thread).saturating_sub(counted.unwrap_or(0))
     }
 
     pub fn all(&self) -> &[SampledThread] {
