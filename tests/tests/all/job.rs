@@ -259,19 +259,20 @@ fn ranks_that_are_not_selected_run_untouched() {
 #[test]
 fn a_killed_ranks_recording_opens_in_its_job() {
     let case = Case::new("killed_rank");
-    let program = "i=0; while [ $i -lt 20 ]; do sleep 0.1; i=$((i+1)); done";
+    // The program lives until its recorder was killed, and a recording exists once its metadata is written.
+    let program = "i=0; while [ ! -e over ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done";
     case.run(record(&case, 0, 2, &["-q", "--", "sh", "-c", "exit 0"]))
         .success();
     let mut command = record(&case, 1, 2, &["-q", "--", "sh", "-c", program]);
     let mut recorder = command.spawn().expect("nearpage runs");
-    let log = case.path("sh.77.nearpage/rank-00001@n1/log/recorder.log");
+    let metadata = case.path("sh.77.nearpage/rank-00001@n1/recording.json");
     let begun = Instant::now();
-    let has_begun = || std::fs::metadata(&log).is_ok_and(|log| log.len() > 0);
-    while !has_begun() && begun.elapsed() < Duration::from_secs(30) {
+    while !metadata.exists() && begun.elapsed() < Duration::from_secs(30) {
         sleep(Duration::from_millis(20));
     }
     recorder.kill().expect("it runs");
     recorder.wait().expect("it ended");
+    fs::write(case.path("over"), "").expect("written");
     let report = case.nearpage(["report", "sh.77.nearpage"]).success();
     assert!(report.stderr.contains("rank 1: incomplete"), "{report}");
     assert!(
