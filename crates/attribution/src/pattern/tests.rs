@@ -6,6 +6,7 @@ use super::*;
 use crate::random::Random;
 
 mod in_turn;
+mod tiles;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -253,31 +254,6 @@ fn round_blocks_are_round_from_few_samples() {
             "seed {seed}"
         );
     }
-}
-
-#[test]
-fn tiles_of_two_by_two() {
-    let (rows, row) = (1500, 32 << 10);
-    let size = rows * row;
-    let affinity = sample(size, 700, &mut Random(14), |offset, _| {
-        let (down, across) = (offset / row, offset % row);
-        (2 * (2 * down / rows) + 2 * across / row) as u32
-    });
-    let Pattern::Tiles {
-        block_bytes,
-        shares,
-    } = find_pattern(&affinity, size, &team(4))
-    else {
-        panic!("no tiles");
-    };
-    assert_eq!(block_bytes, row / 2);
-    let threads: Vec<Vec<u32>> = shares
-        .iter()
-        .map(|share| share.threads.iter().map(|thread| thread.0).collect())
-        .collect();
-    assert_eq!(threads, [[0, 1], [2, 3]]);
-    let half = (rows / 2 * row / PAGE) as u32;
-    assert!(shares[0].pages.end.abs_diff(half) < 100 && shares[1].pages.start.abs_diff(half) < 100);
 }
 
 #[test]
