@@ -37,8 +37,6 @@ pub enum Doubt {
     Samples,
     /// Most plans with such a small predicted saving lost time.
     Model,
-    /// All threads together surely take longer. The slowest one takes less time, by no more than the model's error.
-    AllThreads,
 }
 
 /// How sure a predicted change of time is. Changes are shares of the time under first touch: −0.2 is a fifth less.
@@ -163,13 +161,10 @@ pub(crate) fn of_replay(replayed: &Times, modelled: Option<&Times>) -> Uncertain
     }
 }
 
-/// Reason to doubt the sign of a change, given the bounds of all threads' change.
+/// Reason to doubt the sign of a change, given its bounds.
 fn doubt(change: f64, bounds: [f64; 2], model: &ModelError) -> Doubt {
     if bounds[0] <= 0.0 && bounds[1] >= 0.0 && change != 0.0 {
         return Doubt::Samples;
-    }
-    if bounds[0] > 0.0 && change < 0.0 && -change <= model.nine_in_ten {
-        return Doubt::AllThreads;
     }
     match change < 0.0 && -change <= model.turns_below {
         true => Doubt::Model,
@@ -274,8 +269,6 @@ pub(crate) mod tests {
         let model = ModelErrors::default().of(MachineClass::OneHop);
         assert_eq!(doubt(-0.05, [-0.12, 0.01], &model), Doubt::Samples);
         assert_eq!(doubt(0.0, [0.0, 0.0], &model), Doubt::None);
-        assert_eq!(doubt(-0.025, [0.005, 0.013], &model), Doubt::AllThreads);
-        assert_eq!(doubt(-0.15, [0.005, 0.013], &model), Doubt::None);
         let model = ModelError {
             turns_below: 0.02,
             ..model

@@ -46,23 +46,13 @@ pub(crate) fn withdraw(
             found.model?.class.as_str(),
             percent(found.model?.turns_below)
         ),
-        Doubt::AllThreads => {
-            let [least, most] = found.all_threads_change?.map(|change| 100.0 * change);
-            format!(
-                "all threads together would take {least:.1} to {most:.1} % longer, and nine of ten predictions are only \
-                 within {} of replays",
-                percent(found.model?.nine_in_ten)
-            )
-        }
     };
     // Errors measured by this user count for more than known latencies.
     let was_measured = found.doubt == Doubt::Model
         && found
             .model
             .is_some_and(|model| model.source == ErrorSource::History);
-    // Relieving one node is no reason to keep a decision where all threads together take longer.
-    let may_relieve = found.doubt != Doubt::AllThreads;
-    if !was_measured && keep_what_loses_nothing(plan, input, parameters, may_relieve) {
+    if !was_measured && keep_what_loses_nothing(plan, input, parameters) {
         return Some(predicted(plan, input, parameters, is_traced)?.map(|(_, found)| found));
     }
     plan.decisions.clear();
@@ -131,12 +121,7 @@ fn places(decision: &Decision) -> bool {
 /// Keeps a plan's decisions that hardly make an access slower, each judged by itself: they have nothing to lose. False
 /// if there is none. Decisions for first touch stay: they keep objects apart from the memory around them, which another
 /// decision may place. A decision that is not kept becomes such a one where its object lies in memory that is placed.
-fn keep_what_loses_nothing(
-    plan: &mut Plan,
-    input: &Input,
-    parameters: &Parameters,
-    may_relieve: bool,
-) -> bool {
+fn keep_what_loses_nothing(plan: &mut Plan, input: &Input, parameters: &Parameters) -> bool {
     let Ok(timing) = input.machine.timing() else {
         return false;
     };
@@ -157,7 +142,7 @@ fn keep_what_loses_nothing(
         let decision = &plan.decisions[at];
         let latency_ns = &timing.latency_ns;
         is_kept[at] = auto::loses_nothing(&context, group, decision, latency_ns, parameters)
-            || may_relieve && auto::relieves_one_node(&context, group, decision, parameters);
+            || auto::relieves_one_node(&context, group, decision, parameters);
     }
     keep(plan, &is_kept, apart);
     plan.decisions.iter().any(places)
@@ -223,37 +208,6 @@ mod tests {
         });
     }
 
-    /// The thread beside the data loses more than the slowest one gains, which is less than the model's error.
-    #[test]
-    fn a_plan_with_which_all_threads_together_take_longer_is_withdrawn() {
-        with_blocks(1e6, |_, input| {
-            let mut attribution = input.attribution.clone();
-            let objects = attribution.objects.iter_mut();
-            for cell in objects.flat_map(|group| &mut group.affinity.cells) {
-                let times = [3.0, 4.0, 0.2, 0.2][cell.thread.0 as usize];
-                for amount in [
-                    &mut cell.loads,
-                    &mut cell.stores,
-                    &mut cell.cost_ns,
-                    &mut cell.samples,
-                ] {
-                    *amount *= times;
-                }
-            }
-            let uneven = Input {
-                attribution: &attribution,
-                ..input.clone()
-            };
-            let parameters = Parameters::default();
-            let mut plan = crate::decide::decide(Policy::Interleave, &uneven, &parameters);
-            let why = withdraw(&mut plan, &uneven, &parameters, false)
-                .unwrap()
-                .unwrap_err();
-            assert!(why.contains("all threads together would take"), "{why}");
-            assert_eq!(plan.decisions, []);
-        });
-    }
-
     #[test]
     fn what_keeps_objects_apart_stays_with_what_is_placed() {
         with_blocks(1e6, |planner, input| {
@@ -273,17 +227,12 @@ mod tests {
                 ..placed[0].clone()
             };
             plan.decisions.push(apart.clone());
-            assert!(keep_what_loses_nothing(&mut plan, input, &parameters, true));
+            assert!(keep_what_loses_nothing(&mut plan, input, &parameters));
             assert!(plan.decisions.iter().any(places), "{placed:?}");
             assert_eq!(plan.decisions.last(), Some(&apart));
             // Alone it has nothing to be kept apart from.
             plan.decisions.retain(|one| !places(one));
-            assert!(!keep_what_loses_nothing(
-                &mut plan,
-                input,
-                &parameters,
-                true
-            ));
+            assert!(!keep_what_loses_nothing(&mut plan, input, &parameters));
         });
     }
 

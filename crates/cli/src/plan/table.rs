@@ -341,7 +341,6 @@ fn uncertainty_in_words(time: &PlanTime) -> Option<String> {
         Doubt::None => None,
         Doubt::Samples => Some("so that it may as well be the other way round".to_owned()),
         Doubt::Model => Some("most plans with so little to gain lost".to_owned()),
-        Doubt::AllThreads => Some("all threads together take longer".to_owned()),
     };
     let words: Vec<String> = [by_samples, by_model, of_replay, doubt]
         .into_iter()
